@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A scrape copies the figures of core and shell in one call on the loop's thread and renders the copies: the loop's
- * thread never formats text, and a loop that does not answer within a second is reported as sick, not waited for.
- */
+ * The admin port. A scrape copies the statistics of core and shell in one call in the loop's thread, and renders the
+ * copies in the HTTP thread: the loop's thread never formats text, and a loop that does not answer within a second is
+ * reported as stuck instead of waited for. */
 #include "master/admin.h"
 
 #include "common/clock.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define ANSWER_MS 1000
-#define HEALTH_MS 700 /* so that the answer takes less than a second */
+#define HEALTH_MS 700 /* the whole answer must take less than a second */
 #define NAME_MAX_BYTES 96
 
 static double
@@ -25,7 +25,7 @@ is_gauge(const char *help)
     return strstr(help, "(gauge)") != NULL;
 }
 
-/* add_figure registers kvpool_master_NAME, or kvpool_master_NAME_total for a counter. */
+/* add_figure registers the metric kvpool_master_NAME, or kvpool_master_NAME_total for a counter. */
 static kvp_err_t
 add_figure(kvp_metrics_t *metrics, const char *name, const char *help, uint64_t *value)
 {
@@ -124,7 +124,7 @@ copy_status(kvp_admin_t *admin)
     admin->etcd_failures = st->etcd_failures;
 }
 
-/* Runs on the loop's thread, while the HTTP thread waits. */
+/* Copies all statistics. Runs in the loop's thread, while the HTTP thread waits. */
 static void
 copy_figures(void *arg)
 {
@@ -143,7 +143,7 @@ copy_figures(void *arg)
     admin->uptime_ms = (kvp_boot_ns() - admin->start_ns) / KVP_NS_PER_MS;
 }
 
-/* scrape answers 503 itself where the loop does not answer. */
+/* copy_metrics copies all statistics. If the loop does not answer, it sends status 503 and returns false. */
 static bool
 copy_metrics(kvp_admin_t *admin, kvp_http_response_t *response)
 {
@@ -154,7 +154,7 @@ copy_metrics(kvp_admin_t *admin, kvp_http_response_t *response)
     return false;
 }
 
-/* say_wrong lists why the pool is degraded. The log's failure is given with its error and its directory. */
+/* say_wrong writes the reasons why the pool is degraded. A failed log is written with its error and directory. */
 static void
 say_wrong(const kvp_admin_t *admin, kvp_jsonw_t *answer)
 {
@@ -168,7 +168,7 @@ say_wrong(const kvp_admin_t *admin, kvp_jsonw_t *answer)
     kvp_jsonw_close(answer, ']');
 }
 
-/* Answers role and term even if the loop does not answer: monitoring needs them most then. */
+/* Answers /health: role and term even if the loop does not answer, because monitoring needs them most then. */
 static void
 on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
@@ -223,7 +223,7 @@ on_metrics(void *arg, const kvp_http_request_t *request, kvp_http_response_t *re
     }
 }
 
-/* ---- who leads */
+/* ---- which master leads */
 static void
 say_master(kvp_jsonw_t *answer, const char *name, const kvp_election_master_t *m)
 {
@@ -310,7 +310,7 @@ on_ha_status(void *arg, const kvp_http_request_t *request, kvp_http_response_t *
     kvp_jsonw_close(&answer, '}');
 }
 
-/* The first five fields are Mooncake's. */
+/* Answers /kv_events/status. The first five fields are Mooncake's. */
 static void
 on_kv_events(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The master's admin port: /health, /metrics, who leads, and a short index at /. Handlers run on
- * the HTTP server's thread and ask the loop's thread for figures; they change nothing. */
+ * The master's admin port: /health, /metrics, the leader, and a short index at /. Handlers run in the HTTP server's
+ * thread and ask the loop's thread for statistics; they change nothing. */
 #ifndef KVP_MASTER_ADMIN_H
 #define KVP_MASTER_ADMIN_H
 
@@ -17,26 +17,26 @@ typedef struct {
     kvp_ha_t *ha; /* NULL = a single master */
     kvp_metrics_t *metrics; /* owned, with all registered metrics */
     kvp_times_t times; /* for kvp_server_start */
-    uint64_t start_ns; /* CLOCK_BOOTTIME */
-    kvp_master_stats_t core; /* copies of the last scrape; the HTTP thread's */
+    uint64_t start_ns; /* start time of the master, CLOCK_BOOTTIME */
+    kvp_master_stats_t core; /* copies of the last scrape; used by the HTTP thread only */
     kvp_server_stats_t shell;
-    kvp_eventpub_t *events; /* NULL = none are published */
+    kvp_eventpub_t *events; /* NULL = no events are published */
     kvp_publisher_stats_t published;
     kvp_log_stats_t log;
-    kvp_ha_status_t status; /* with several masters */
+    kvp_ha_status_t status; /* used with several masters */
     uint64_t lag_bytes, lag_records, lag_ms, insync, elections, leads, etcd_requests, etcd_failures;
-    char log_failure[KVP_LOG_WHY_BYTES]; /* why the log cannot be written; "" = it can */
+    char log_failure[KVP_LOG_WHY_BYTES]; /* why the log cannot be written; "" = it can be */
     bool has_log;
     kvp_master_ident_t ident;
     kvp_master_wrong_t wrong;
-    uint64_t degraded; /* causes in it */
+    uint64_t degraded; /* number of reasons in `wrong` */
     uint64_t uptime_ms;
     uint64_t term;
 } kvp_admin_t;
 
-/* kvp_admin_init registers the metrics; kvp_admin_route binds the paths, once loop and server
- * exist; ha is NULL where the master is alone, events where none are published. NOMEM.
- * kvp_admin_fini comes after the HTTP server has stopped; legal on a zeroed admin. */
+/* kvp_admin_init registers the metrics. kvp_admin_route binds the paths, after loop and server were made; ha is NULL
+ * for a single master, events NULL if none are published. NOMEM. kvp_admin_fini is called after the HTTP server has
+ * stopped; legal on a zeroed admin. */
 kvp_err_t kvp_admin_init(kvp_admin_t *admin) KVP_MUST_USE;
 kvp_err_t kvp_admin_route(kvp_admin_t *admin, kvp_http_t *http, kvp_loop_t *loop, kvp_server_t *server, kvp_ha_t *ha,
                           kvp_eventpub_t *events) KVP_MUST_USE;

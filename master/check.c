@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Checking a log. The core reads the log with the code of the start, and is then discarded; this
- * file only reports the result.
+ * Checks a log. The core reads the log with the code that a start uses, and is then discarded; this file only reports
+ * the result.
  *
- * Design notes. A damaged log must not look intact afterwards: the removed part may have recorded
- * removals or commits. So a repair also deletes the boot note, as a power loss would, and the next
+ * Design notes. A damaged log must not look intact afterwards: the removed part may have recorded removals or
+ * commits. So a repair also deletes the file with the boot id, which has the same effect as a power loss: the next
  * start asks the nodes. */
 #include "master/check.h"
 
@@ -54,12 +54,12 @@ static const char *const kinds[] = {
 typedef struct {
     kvp_ident_t ident;
     kvp_log_file_t file;
-    uint32_t files; /* as they were found, */
-    uint64_t from; /* and the position of their first byte */
+    uint32_t files; /* number of files when they were found */
+    uint64_t from; /* log position of the first file's first byte */
     kvp_master_log_t log;
     verdict_t verdict;
-    char at_file[KVP_LOG_NAME_BYTES]; /* file with the end of the valid log, */
-    uint64_t at; /* at this byte of it */
+    char at_file[KVP_LOG_NAME_BYTES]; /* file in which the valid log ends */
+    uint64_t at; /* offset in at_file at which the valid log ends */
     char aside[KVP_LOG_NAME_BYTES]; /* file with the removed part; "" = none */
 } check_t;
 
@@ -108,7 +108,7 @@ read_log(check_t *c)
     return err;
 }
 
-/* Each is named once, for people and for scripts. */
+/* Writes one value of the result, as JSON or as a line of text. */
 static void
 say_u64(kvp_jsonw_t *w, const char *name, uint64_t value)
 {

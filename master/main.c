@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvpool-master: parse, build, run, tear down in reverse. The threads are the loop's, which owns
- * the core; the one that runs the loop on where a write of the log hangs (master/shell/relay.h); the HTTP
- * server's; and those that bring memory and take it back: the loop's stock of pages
- * (common/pages.h), and jemalloc's; and libuv's pool from the first time that the identity is
- * saved, or a file of the log is begun. */
+ * kvpool-master: parse the options, build, run, tear down in reverse order. The threads are: the loop's thread, which
+ * owns the core; the second thread that continues the loop when a write of the log hangs (master/shell/relay.h); the
+ * HTTP server's thread; the threads that provide and free memory: the loop's stock of pages (common/pages.h), and
+ * jemalloc's; and libuv's pool, from the first save of the identity, or the first new file of the log, on. */
 #include "master/admin.h"
 #include "master/check.h"
 #include "master/core/api/master.h"
@@ -29,14 +28,14 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Read by jemalloc. A thread of its own returns the core's freed memory to the kernel: within a
- * step this would take tens of milliseconds after the removal of millions of keys. */
+/* Read by jemalloc. A background thread returns the core's freed memory to the kernel: within a step this would take
+ * tens of milliseconds after the removal of millions of keys. */
 extern const char *malloc_conf;
 __attribute__((visibility("default"))) const char *malloc_conf = "background_thread:true";
 
 #define REPORT_GRACE_NS (30 * KVP_NS_PER_S)
-#define END_MAX_S 5u /* after which a stop waits for the log's disk no more */
-#define REQUEST_MAX_NS (2 * KVP_NS_PER_S) /* of etcd, however long a lease is */
+#define END_MAX_S 5u /* a stop waits at most this long for the log's disk */
+#define REQUEST_MAX_NS (2 * KVP_NS_PER_S) /* limit of the time for one request to etcd, for any length of the lease */
 
 typedef struct {
     kvp_hostport_t listen;
@@ -53,7 +52,7 @@ typedef struct {
     const char *etcd, *cluster, *etcd_ca, *etcd_cert, *etcd_key, *etcd_user, *etcd_password_file;
     kvp_hostport_t advertise; /* host "" = the listening address */
     uint64_t election_ttl_ns, ack_standbys, switch_after_ns;
-    kvp_publisher_conf_t events; /* endpoint NULL = none are published */
+    kvp_publisher_conf_t events; /* endpoint NULL = no events are published */
     bool is_forced_single;
     bool is_checking, is_repairing, is_json;
 } settings_t;
@@ -247,12 +246,12 @@ static const kvp_conf_spec_t spec = {
     .opt_count = KVP_ARRAY_LEN(opts),
 };
 
-/* The whole daemon, in the order in which it is built. */
+/* The whole daemon; the fields are in the order in which they are built. */
 typedef struct {
     kvp_ident_t ident;
     kvp_log_writer_t log;
     kvp_server_t *server;
-    kvp_master_t *core; /* NULL = the server owns it */
+    kvp_master_t *core; /* NULL = the server owns the core */
     kvp_ha_t *ha; /* NULL = a single master */
     kvp_server_ops_t ops;
     char host_id[KVP_HOST_ID_MAX + 1];
@@ -264,16 +263,16 @@ typedef struct {
     kvp_relay_t relay;
     bool is_ending;
     atomic_bool is_log_closed;
-    kvp_eventpub_t *events; /* NULL = none are published */
+    kvp_eventpub_t *events; /* NULL = no events are published */
     uv_async_t events_wake;
     bool has_events_wake;
     kvp_http_t *http;
     kvp_hostport_t http_bound; /* host "" = no HTTP */
 } daemon_t;
 
-/* The core takes a higher term, or the pool's name, from a node that knows one; the next start must
- * not use an older one. In a thread of libuv's pool, one at a time: d->ident is its own from the
- * first turn of the loop to the last. */
+/* Saves the pool's identity and term for the core, which may take a higher term or the pool's identity from a node;
+ * the next start must not use an older term. Runs in a thread of libuv's pool, one call at a time: d->ident belongs
+ * to it while the loop runs. */
 static bool
 save_ident(void *arg, const kvp_master_ident_t *now)
 {
@@ -281,10 +280,10 @@ save_ident(void *arg, const kvp_master_ident_t *now)
 
     memcpy(d->ident.pool_id, now->pool_id, sizeof d->ident.pool_id);
     d->ident.digest_seed = now->digest_seed;
-    return kvp_ident_save(&d->ident, now->term) == KVP_OK; /* it is logged */
+    return kvp_ident_save(&d->ident, now->term) == KVP_OK; /* a failure was logged */
 }
 
-/* A disk that hangs does not keep the process from its end. */
+/* Ends the process after END_MAX_S, so that a hanging disk does not prevent its end. */
 static void *
 limit_end(void *arg)
 {
@@ -315,7 +314,7 @@ on_stop(void *arg)
         d->events = NULL;
         uv_close((uv_handle_t *)&d->events_wake, NULL);
     }
-    /* Ends what the HTTP thread waits for; a second signal kills from here on. */
+    /* Ends the calls for which the HTTP thread waits; from here on a second signal kills the process. */
     kvp_loop_stop(&d->loop);
 }
 
@@ -335,7 +334,7 @@ read_password(daemon_t *d, const char *path)
     return KVP_OK;
 }
 
-/* Checks that the table of options cannot express. */
+/* Checks conditions between options that the table of options cannot express. */
 static kvp_err_t
 check_ha_settings(const settings_t *s)
 {
@@ -505,7 +504,8 @@ build_loop(daemon_t *d, const settings_t *s)
     return build_events(d, s);
 }
 
-/* The address for the other masters: a name of this host if it listens on all of its addresses. */
+/* Starts the election, with the address for the other masters: the host's name, if this master listens on all
+ * addresses of the host. A single master only sets its entry in the list of masters. */
 static kvp_err_t
 start_ha(daemon_t *d, const settings_t *s)
 {
@@ -552,7 +552,7 @@ say_ready(const daemon_t *d)
     return kvp_daemon_ready_line(listen, path[0] != '\0' ? path : NULL, d->http != NULL ? http : NULL, d->ident.dir);
 }
 
-/* tear_down copes with whatever was built. The loop's handles are closed by on_stop and need a last uv_run. */
+/* tear_down ends everything that was built, in any state. The loop's handles, closed by on_stop, need a last uv_run. */
 static void
 tear_down(daemon_t *d)
 {
@@ -564,7 +564,7 @@ tear_down(daemon_t *d)
     kvp_loop_fini(&d->loop);
     if (d->has_uv) uv_loop_close(&d->uv);
     kvp_admin_fini(&d->admin);
-    kvp_log_writer_fini(&d->log); /* takes the core's last words */
+    kvp_log_writer_fini(&d->log); /* takes the core's last records */
     atomic_store(&d->is_log_closed, true);
     kvp_master_destroy(d->core != NULL || d->server == NULL ? d->core : kvp_server_core(d->server));
     kvp_ha_destroy(d->ha);

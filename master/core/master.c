@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The core's entry: lifecycle, dispatch, timers. ready.c has the outputs. */
+ * The core's entry points: lifecycle, dispatch of frames, timers. ready.c has the outputs. */
 #include "master/core/api/master.h"
 
 #include "common/buf.h"
@@ -57,10 +57,12 @@
 #include <string.h>
 
 #define SLICES 11u
-#define STALL_NS KVP_MS(500) /* a gap between two inputs that long is the master's own, not its peers' */
+/* a longer gap between two inputs is taken as a stall of this master, not as silence of its peers */
+#define STALL_NS KVP_MS(500)
 
 /* ---- lifecycle */
-/* Peers choose digests, ids of attempts, tenants: in no table do they know what lies together. */
+/* Initialises the hash tables with a secret. Peers choose digests, attempt ids and tenants; with the secret they
+ * cannot choose values that collide. */
 static void
 init_tables(kvp_master_t *m, uint64_t secret)
 {
@@ -106,7 +108,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m->peers.follows_until_ns = m->peers.is_named ? now_ns + m->ctx.conf.report_grace_ns : UINT64_MAX;
     m->ctx.rng = conf->seed | 1;
     init_tables(m, conf->secret);
-    m->prot.ticket_seq = conf->seed; /* so that tickets of the previous master match no ticket */
+    m->prot.ticket_seq = conf->seed; /* random, so that tickets of the previous master match no ticket */
     m->ctx.now_ns = now_ns;
     m->ticked_ns = now_ns;
     m->puts.put_tick = now_ns / KVP_TICK_NS;
@@ -115,7 +117,8 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     if (m->ctx.conf.had_master) m->peers.rebuild_until_ns = now_ns + m->ctx.conf.report_grace_ns;
     if (m->ctx.conf.had_master) kvp_takeover_expect_tickets(&m->peers);
     m->space.not_dead = kvp_table_alloc(KVP_NOT_DEAD_KEYS,
-                                        sizeof *m->space.not_dead); /* touched as it is used: a core is made quickly */
+                                        /* touched as it is used, so that a core is made quickly */
+                                        sizeof *m->space.not_dead);
     if (m->space.not_dead == NULL) kvp_panic("out of memory: counters of keys");
     m->cat.index = kvp_objindex_create(conf->secret);
     kvp_objlist_init(&m->prot.pinned, KVP_OBJLIST_PINNED);
@@ -216,7 +219,7 @@ advance_clock(kvp_master_t *m, uint64_t now_ns)
     }
 }
 
-/* The beginning of every input. */
+/* Begins the handling of an input: sets the time and the step's budget. */
 static void
 begin_input(kvp_master_t *m, uint64_t now_ns)
 {
@@ -226,7 +229,7 @@ begin_input(kvp_master_t *m, uint64_t now_ns)
     kvp_probe_advance(&m->prot);
 }
 
-/* The end of every input. A standby has no output and no wishes. */
+/* Ends the handling of an input: retries waiting puts, evicts, and sends orders. A standby does none of this. */
 static void
 end_input(kvp_master_t *m)
 {
@@ -236,7 +239,7 @@ end_input(kvp_master_t *m)
         kvp_evict_retry_waiting(&m->evict);
     }
     kvp_pin_trim(&m->prot);
-    kvp_stagewaits_go_on(m); /* before anything is evicted: they take holds on what was loaded */
+    kvp_stagewaits_go_on(m); /* before anything is evicted: they take holds on loaded objects */
     kvp_evict_reserve(&m->evict);
     kvp_evict_for_tiers(&m->evict);
     kvp_tier_flush(&m->space);
@@ -266,7 +269,7 @@ timed_tick(kvp_master_t *m)
     m->ctx.is_behind = m->ctx.slice_left == 0;
 }
 
-/* Deferrable jobs share the step's budget, so each of them comes first in its turn. */
+/* Runs one of the deferrable jobs. They share the step's budget, so in each step another job comes first. */
 static void
 run_slice(kvp_master_t *m, uint32_t which)
 {
@@ -307,7 +310,7 @@ run_slice(kvp_master_t *m, uint32_t which)
     }
 }
 
-/* Sessions that ask a standby for its state come and go. */
+/* The tick of a standby: handles only the sessions that ask for its state. */
 static void
 follower_tick(kvp_master_t *m)
 {
@@ -353,7 +356,7 @@ kvp_master_on_close(kvp_master_t *m, uint64_t conn, uint64_t now_ns)
     uint32_t slice_left = m->ctx.slice_left;
 
     begin_input(m, now_ns);
-    /* all connections that close at once share one slice: the rest of their work waits for a tick */
+    /* all connections that close at once share one budget: the rest of their work waits for a tick */
     m->ctx.slice_left = slice_left;
     if (s == NULL) return;
     kvp_session_end(m, s);
@@ -365,8 +368,7 @@ typedef void (*handler_fn)(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t 
 static void
 on_bye(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
-    /* Bye is also the client's statement that it has drained: its unfinished puts are aborted as
-     * drained. */
+    /* Bye also states that the client has drained its writes: its unfinished puts are aborted as drained. */
     s->is_drained = true;
     kvp_reply_plain(&m->peers, s, &f->hdr, KVP_OK, "");
     kvp_session_shut(s);
@@ -375,8 +377,8 @@ on_bye(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
 static const struct {
     handler_fn fn;
-    uint32_t
-        roles; /* bit of each kvp_role_t that may ask; QUESTION: meaningless as a one-way message; STATE: reads only */
+    /* a bit for each kvp_role_t that may send it; QUESTION: illegal as a one-way message; STATE: reads only */
+    uint32_t roles;
 } handlers[256] = {
 #define C (1u << KVP_ROLE_CLIENT)
 #define N (1u << KVP_ROLE_NODE)
@@ -422,7 +424,7 @@ dispatch_frame(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
             kvp_on_check_answer(m, s, f);
         else if (s->role == KVP_ROLE_NODE && (op == KVP_OP_DEMOTE || op == KVP_OP_STAGE || op == KVP_OP_DROP))
             kvp_on_tier_answer(m, s, f);
-        else if (s->role != KVP_ROLE_NODE || op != KVP_OP_FENCE) /* an answer that is not waited for */
+        else if (s->role != KVP_ROLE_NODE || op != KVP_OP_FENCE) /* nothing waits for the answer to a Fence */
             kvp_session_close(&m->peers, s, "an answer to no question");
         return;
     }
@@ -466,7 +468,7 @@ kvp_master_on_frame(kvp_master_t *m, uint64_t conn, const kvp_frame_t *frame, ui
     end_input(m);
 }
 
-/* These reports release no answer by themselves: the next input acts on them. */
+/* Applies a report of the shell that lets no answer be sent by itself: the next input acts on it. */
 static void
 note_done(kvp_master_t *m, const kvp_master_done_t *done)
 {
@@ -513,7 +515,7 @@ kvp_master_done(kvp_master_t *m, const kvp_master_done_t *done, uint64_t now_ns)
     end_input(m);
 }
 
-/* A log has objects from before a bump, like the index of the master that wrote it. */
+/* Removes objects from before a bump: a log contains them, as did the index of the master that wrote it. */
 static void
 sweep_bumped(kvp_master_t *m)
 {

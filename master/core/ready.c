@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The outputs of the core: kvp_master_ready.
  *
- * Records of the log come before frames, so that a shell which handles each piece at once writes a
- * record before it sends the answer that the record causes. The pieces that have to wait are
- * withheld in the layers below until kvp_master_done. */
+ * Log records come before frames: a shell that handles each output at once writes a record before it sends the answer
+ * that depends on the record. Outputs that must wait are held back in the layers below until kvp_master_done. */
 #include "common/buf.h"
 #include "common/list.h"
 #include "master/core/api/master.h"
@@ -25,8 +24,9 @@
 
 #define QUIET_TICK_NS KVP_MS(100)
 
-/* ---- what holds */
-/* One tick serves all timers: all of them are coarse. With only sessions to watch it is rare. */
+/* ---- the core's state */
+/* Returns the time of the next tick. One tick serves all timers, which are all coarse. With only sessions' timers,
+ * ticks are rarer. */
 static uint64_t
 due_ns(const kvp_master_t *m)
 {
@@ -64,7 +64,7 @@ wishes_of(const kvp_master_t *m)
            (tells ? KVP_MASTER_TELLS : 0);
 }
 
-/* ---- what is new */
+/* ---- new outputs */
 static void
 take_note(kvp_master_t *m, kvp_master_ready_t *ready)
 {
@@ -75,7 +75,7 @@ take_note(kvp_master_t *m, kvp_master_ready_t *ready)
     ready->note = m->note_out;
 }
 
-/* One connection at a time. */
+/* Takes the frames of one connection. */
 static void
 take_frames(kvp_master_t *m, kvp_master_ready_t *ready)
 {
@@ -86,7 +86,8 @@ take_frames(kvp_master_t *m, kvp_master_ready_t *ready)
     if (ready->log.len > 0 || kvp_list_is_empty(&m->peers.dirty) || kvp_term_is_mute(m)) return;
     s = kvp_list_first(&m->peers.dirty, kvp_session_t, dirty);
     kvp_list_del(&s->dirty);
-    if (s->out.err != KVP_OK) { /* an answer over the frame limit: our own bounds should have prevented it */
+    /* the answer exceeds the frame limit, which the core's own limits should have prevented */
+    if (s->out.err != KVP_OK) {
         kvp_ctx_note(&m->ctx, "answer too large for %s", s->name);
         kvp_buf_reset(&s->out);
         kvp_session_shut(s);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See publisher.h.
+ * Publishes KV events: see publisher.h.
  *
  * Design notes.
- * - Records and slices of the index go through one queue, in the order in which they were true. So
- *   a subscriber that reads all slices, and all records since the first slice, knows the present
- *   state (as with a dump that is made while a log continues).
- * - A snapshot has the number of the last message before it, and the replay continues with this
- *   message itself: the subscriber then has its bytes, and can ask by them later.
- * - After a pause (another master led, or events were lost) one number is skipped: followers see a
- *   gap, and ask for a replay. */
+ * - Log records and slices of the index go through one queue, in the order in which they were true. So a subscriber
+ *   that reads all slices, and all records since the first slice, knows the present state (as with a dump that is
+ *   made while a log continues).
+ * - A snapshot has the number of the last message before it, and the replay continues with this message itself: the
+ *   subscriber then has its bytes, and can identify itself by them later.
+ * - After a pause (another master led, or events were lost) one number is skipped: followers see a gap, and ask for a
+ *   replay. */
 #include "master/events/publisher.h"
 
 #include "common/clock.h"
@@ -25,27 +25,27 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#define QUEUE_MAX (64u << 20) /* waiting bytes; beyond, events are dropped */
-#define SLICE 512u /* records of the index that the loop looks at in a turn */
-#define BATCH 64u /* events of a message */
+#define QUEUE_MAX (64u << 20) /* limit of the waiting bytes; above it, events are dropped */
+#define SLICE 512u /* number of index records that the loop examines in one turn */
+#define BATCH 64u /* limit of the events in one message */
 #define RING_BYTES_MAX (128u << 20)
 #define CLIENTS_MAX 16u
-#define CLIENT_WAIT_NS (5 * KVP_NS_PER_S) /* a client that reads nothing for this long is given up */
-#define CLIENT_YIELD_NS KVP_NS_PER_S /* the same limit while another client asks and all places are in use */
-#define SNAPSHOTS_MAX 3u /* of one replay: the ring was too short for that many */
+#define CLIENT_WAIT_NS (5 * KVP_NS_PER_S) /* a client that reads nothing for this long is dropped */
+#define CLIENT_YIELD_NS KVP_NS_PER_S /* the same limit while another client asks and all places are used */
+#define SNAPSHOTS_MAX 3u /* limit of the snapshots for one replay: the ring was too short for that many */
 #define IDENTITY_MAX 255u
 #define SEQ_BYTES 8u
-#define PRIME UINT32_MAX /* client of slices: ourselves */
-#define POLL_MS 20 /* while a client does not read */
+#define PRIME UINT32_MAX /* number of the publisher's own walk, instead of a client's index */
+#define POLL_MS 20 /* interval of trying again while a client does not read */
 #define IDLE_MS 1000
 
 typedef enum { Q_BEGIN, Q_END, Q_RECORDS, Q_SLICE } kind_t;
 
 typedef struct {
     uint32_t kind, client;
-    uint64_t serial; /* of the client's walk */
+    uint64_t serial; /* number of the client's walk through the index */
     uint32_t has_more, cursor;
-    uint64_t len; /* bytes that follow */
+    uint64_t len; /* bytes that follow this header */
 } item_t;
 
 typedef enum { C_FREE, C_WAITING, C_WALKING, C_RING } client_state_t;
@@ -54,12 +54,12 @@ typedef struct {
     client_state_t state;
     uint8_t identity[IDENTITY_MAX];
     size_t identity_len;
-    uint64_t serial; /* of its walk */
-    uint32_t cursor; /* of the index */
-    bool is_waiting; /* for a slice, */
-    bool is_walked; /* or none is left */
+    uint64_t serial; /* number of its walk through the index */
+    uint32_t cursor; /* position in the index */
+    bool is_waiting; /* flag: it waits for a slice of the index */
+    bool is_walked; /* flag: no slice is left */
     uint32_t snapshots;
-    uint64_t seq; /* of the snapshot; C_RING: of the next message */
+    uint64_t seq; /* number of the last message before the snapshot; in state C_RING: the next message to send */
     uint64_t moved_ns;
     kvp_event_batch_t batch; /* messages to send before the next slice */
 } client_t;
@@ -72,32 +72,32 @@ struct kvp_eventpub {
     void *zmq, *pub, *router; /* router NULL = no replays */
     int event_fd;
 
-    pthread_mutex_t mutex; /* of what follows */
+    pthread_mutex_t mutex; /* guards the fields up to stats */
     kvp_buf_t queue;
     bool is_over, is_awake;
-    item_t want; /* the wanted slice; serial 0 = none */
+    item_t want; /* the slice that the thread wants; serial 0 = none */
     kvp_publisher_stats_t stats;
 
-    /* the loop's */
-    const kvp_master_t *core; /* the core of the current walk; NULL = none */
+    /* Fields of the loop's thread. */
+    const kvp_master_t *core; /* the core whose state is being published; NULL = none */
     bool is_lost;
 
-    /* the thread's */
+    /* Fields of the publisher's thread. */
     kvp_stream_t *stream;
     kvp_event_batch_t live;
     enum {
         PAUSED, /* this master does not lead */
-        PRIMING, /* the thread reads the index */
+        PRIMING, /* the thread reads the whole index for the first time */
         PRIMED,
     } state;
     client_t prime;
     client_t clients[CLIENTS_MAX];
     uint64_t walks;
-    uint32_t turn; /* index of the client that comes first */
-    kvp_event_batch_t *ring; /* messages, in ring_cap places: message seq is at seq % ring_cap */
+    uint32_t turn; /* index of the client that is served first */
+    kvp_event_batch_t *ring; /* ring_cap messages: message seq is at seq % ring_cap */
     uint32_t ring_cap, ring_events;
     uint64_t ring_bytes;
-    uint64_t first, next; /* numbers in the ring are from first up to below next */
+    uint64_t first, next; /* the ring has the messages from number first to next - 1 */
 };
 
 static uint64_t
@@ -109,7 +109,7 @@ unix_ms(void)
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-/* ---- the loop's side */
+/* ---- functions of the loop's thread */
 static void
 enqueue_item(kvp_eventpub_t *p, const item_t *item, const void *bytes)
 {
@@ -185,7 +185,7 @@ kvp_publisher_turn(kvp_eventpub_t *p, kvp_master_t *master)
     if (master != NULL && !p->is_lost) give_slice(p, master);
 }
 
-/* ---- the ring */
+/* ---- the ring of published messages */
 static kvp_event_batch_t *
 message_at(kvp_eventpub_t *p, uint64_t seq)
 {
@@ -217,8 +217,8 @@ put_seq(uint64_t seq, uint8_t out[SEQ_BYTES])
         out[i] = (uint8_t)(seq >> 8 * (SEQ_BYTES - 1 - i));
 }
 
-/* A client is getting the index, and then the messages after its start: the ring may grow over its
- * limit. */
+/* Returns true if a client is receiving the index and will then need the messages since its start: the ring may then
+ * exceed its limit of events. */
 static bool
 is_needed(const kvp_eventpub_t *p)
 {
@@ -229,7 +229,7 @@ is_needed(const kvp_eventpub_t *p)
     return is;
 }
 
-/* Sends the batch if it has events, or with is_forced also empty. */
+/* Publishes the batch if it has events; with is_forced also an empty batch. */
 static void
 publish_batch(kvp_eventpub_t *p, bool is_forced)
 {
@@ -257,7 +257,7 @@ publish_batch(kvp_eventpub_t *p, bool is_forced)
     pthread_mutex_unlock(&p->mutex);
 }
 
-/* 1 = sent, 0 = the client does not read now, -1 = it has disconnected. */
+/* Sends a message to one client. Returns 1 = sent, 0 = the client does not read now, -1 = it has disconnected. */
 static int
 send_to(kvp_eventpub_t *p, const client_t *c, const char *topic, uint64_t number, const void *payload, size_t len)
 {
@@ -273,7 +273,7 @@ send_to(kvp_eventpub_t *p, const client_t *c, const char *topic, uint64_t number
     return 1;
 }
 
-/* ---- clients */
+/* ---- clients that ask for a replay */
 static void
 end_client(client_t *c)
 {
@@ -304,7 +304,7 @@ abandon_client(kvp_eventpub_t *p, client_t *c)
     end_client(c);
 }
 
-/* Returns false if the client has disconnected, or does not read. */
+/* Handles the result of send_to. Returns false if the client has disconnected, or does not read. */
 static bool
 note_sent(kvp_eventpub_t *p, client_t *c, int rc, uint64_t now_ns)
 {
@@ -325,7 +325,8 @@ count_snapshot(kvp_eventpub_t *p)
     pthread_mutex_unlock(&p->mutex);
 }
 
-/* Sends the client's part of the index; after its end, the ring. Returns false without work now. */
+/* Sends the client's next part of the index, and after its end the messages of the ring. Returns false if nothing
+ * could be sent. */
 static bool
 walk_on(kvp_eventpub_t *p, client_t *c, uint64_t now_ns)
 {
@@ -345,7 +346,7 @@ walk_on(kvp_eventpub_t *p, client_t *c, uint64_t now_ns)
         if (c->is_waiting) p->wake(p->arg);
         return false;
     }
-    /* Also an empty batch: a snapshot of an empty pool is one message. */
+    /* An empty batch is sent, too: a snapshot of an empty pool is one message. */
     kvp_buf_init(&payload, 0);
     kvp_event_payload(&batch, unix_ms(), &payload);
     is_sent = note_sent(p, c, send_to(p, c, "snapshot", c->seq, payload.data, payload.len), now_ns);
@@ -366,7 +367,7 @@ ring_on(kvp_eventpub_t *p, client_t *c, uint64_t now_ns)
         if (note_sent(p, c, send_to(p, c, "", UINT64_MAX, "", 0), now_ns)) end_client(c);
         return false;
     }
-    if (c->seq < p->first) { /* the ring is shorter than the walk was long */
+    if (c->seq < p->first) { /* the walk took longer than the ring reaches back */
         if (c->snapshots == SNAPSHOTS_MAX)
             abandon_client(p, c);
         else
@@ -379,8 +380,8 @@ ring_on(kvp_eventpub_t *p, client_t *c, uint64_t now_ns)
     return true;
 }
 
-/* Sends sums over all events up to the last message, with its number. A client that does not read
- * now asks again. */
+/* Sends digests (sums over all events up to the last message), with the message's number. A client that does not read
+ * now must ask again. */
 static void
 answer_digests(kvp_eventpub_t *p, const uint8_t *identity, size_t len)
 {
@@ -399,7 +400,7 @@ answer_digests(kvp_eventpub_t *p, const uint8_t *identity, size_t len)
     kvp_buf_fini(&batch.bytes);
 }
 
-/* [identity, empty, number], or "digests" instead of the number */
+/* Handles a client's request: [identity, empty, number], or "digests" instead of the number. */
 static void
 take_request(kvp_eventpub_t *p, uint64_t now_ns)
 {
@@ -447,7 +448,7 @@ take_request(kvp_eventpub_t *p, uint64_t now_ns)
     pthread_mutex_unlock(&p->mutex);
 }
 
-/* Begins the answer to a client, once the thread knows the whole index. */
+/* Begins the answer to a client. Returns false while the thread does not know the whole index. */
 static bool
 begin_answer(kvp_eventpub_t *p, client_t *c, uint64_t now_ns)
 {
@@ -455,7 +456,7 @@ begin_answer(kvp_eventpub_t *p, client_t *c, uint64_t now_ns)
     if (p->state == PRIMING) return false;
     c->state = C_RING;
     if (p->state == PAUSED) {
-        c->seq = p->next; /* there is nothing */
+        c->seq = p->next; /* there is nothing to send */
     } else if (c->seq < p->first || c->seq >= p->next) {
         begin_walk(p, c);
         count_snapshot(p);
@@ -470,7 +471,7 @@ go_on(kvp_eventpub_t *p, client_t *c, uint64_t now_ns)
     return c->state == C_WALKING ? walk_on(p, c, now_ns) : ring_on(p, c, now_ns);
 }
 
-/* Each gets on by so much in a turn. Returns how long nothing is to be done then, ms. */
+/* Serves all clients, each up to a limit. Returns the time in ms for which there is nothing to do then. */
 static long
 run_clients(kvp_eventpub_t *p, uint64_t now_ns)
 {
@@ -490,7 +491,7 @@ run_clients(kvp_eventpub_t *p, uint64_t now_ns)
     return wait_ms;
 }
 
-/* ---- input from the loop */
+/* ---- input from the loop's thread */
 static void
 take_records(kvp_eventpub_t *p, const uint8_t *bytes, size_t len, kvp_stream_mode_t mode, kvp_event_batch_t *batch)
 {
@@ -500,8 +501,8 @@ take_records(kvp_eventpub_t *p, const uint8_t *bytes, size_t len, kvp_stream_mod
     for (size_t at = 0; at < len; at += rec.head.bytes) {
         memcpy(&rec.head, bytes + at, sizeof rec.head);
         memcpy(&rec, bytes + at, rec.head.bytes);
-        /* The index knows of memory that is being dropped before the log does: all subscribers get
-         * these events, not only the asking one. */
+        /* The index knows of memory that is being dropped before the log does, so these events go to all subscribers,
+         * not only to the asking client. */
         if (mode == KVP_STREAM_SNAPSHOT) kvp_stream_take(p->stream, &rec, KVP_STREAM_LIVE, now_ms, &p->live);
         kvp_stream_take(p->stream, &rec, mode, now_ms, batch);
         if (batch == &p->live && batch->n >= BATCH) publish_batch(p, false);
@@ -538,7 +539,7 @@ take_slice(kvp_eventpub_t *p, const item_t *item, const uint8_t *bytes)
     if (!is_prime || !c->is_walked) return;
     end_client(c);
     p->state = PRIMED;
-    publish_batch(p, true); /* the ring is never empty from here on */
+    publish_batch(p, true); /* from here on the ring is never empty */
     kvp_log_info("events", "publishing objects=%llu", (unsigned long long)kvp_stream_objects(p->stream));
 }
 
@@ -564,7 +565,7 @@ take_item(kvp_eventpub_t *p, const item_t *item, const uint8_t *bytes)
     }
 }
 
-/* Returns false without input. From then on the loop wakes this thread. */
+/* Handles the queued items. Returns false if there were none: the loop wakes this thread for the next item. */
 static bool
 take_queue(kvp_eventpub_t *p, kvp_buf_t *taken, bool *is_over_out)
 {
@@ -631,13 +632,14 @@ kvp_publisher_stats(kvp_eventpub_t *p, kvp_publisher_stats_t *out)
     pthread_mutex_unlock(&p->mutex);
 }
 
-/* ---- life */
+/* ---- lifetime */
 static kvp_err_t
 bind_socket(kvp_eventpub_t *p, int type, const char *endpoint, void **out)
 {
     const int yes = 1, none = 0, beat = 2000, beat_max = 6000;
     const int64_t most = 4096;
-    const int ahead = 8; /* messages to a replaying client: the next slice is made after the previous one has left */
+    /* limit of the messages queued for a replaying client: the next slice is made when the previous one was sent */
+    const int ahead = 8;
 
     *out = zmq_socket(p->zmq, type);
     if (*out == NULL) return KVP_SYS;
@@ -645,7 +647,7 @@ bind_socket(kvp_eventpub_t *p, int type, const char *endpoint, void **out)
     (void)zmq_setsockopt(*out, ZMQ_IPV6, &yes, sizeof yes);
     (void)zmq_setsockopt(*out, ZMQ_HEARTBEAT_IVL, &beat, sizeof beat);
     (void)zmq_setsockopt(*out, ZMQ_HEARTBEAT_TIMEOUT, &beat_max, sizeof beat_max);
-    (void)zmq_setsockopt(*out, ZMQ_MAXMSGSIZE, &most, sizeof most); /* of messages from peers */
+    (void)zmq_setsockopt(*out, ZMQ_MAXMSGSIZE, &most, sizeof most); /* limit of messages from peers */
     if (type == ZMQ_ROUTER) (void)zmq_setsockopt(*out, ZMQ_ROUTER_MANDATORY, &yes, sizeof yes);
     if (type == ZMQ_ROUTER) (void)zmq_setsockopt(*out, ZMQ_SNDHWM, &ahead, sizeof ahead);
     if (zmq_bind(*out, endpoint) == 0) return KVP_OK;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See stream.h.
- */
+ * The log's records as KV events: see stream.h. */
 #include "master/events/stream.h"
 
 #include "common/log.h"
@@ -17,8 +16,8 @@
 #define MEDIA 2u
 static const char *const media[MEDIA] = {"cpu", "disk"};
 
-/* The map's value of an object: media, the number of its tenant, and the tenant's epoch; the
- * highest bit keeps it non-zero. */
+/* The value of an object in the map: its media, the number of its tenant, and the tenant's count of clears. The
+ * highest bit keeps the value non-zero. */
 #define VAL_IS (1ull << 63)
 #define VAL_TENANT_BITS 24u
 #define TENANTS_MAX (1u << VAL_TENANT_BITS)
@@ -26,14 +25,14 @@ static const char *const media[MEDIA] = {"cpu", "disk"};
 typedef struct {
     uint32_t id;
     uint32_t clears;
-    uint64_t min_version; /* of its last bump; 0 = none */
-    uint64_t event_ids[MEDIA]; /* the last of each stream */
+    uint64_t min_version; /* min_version of the tenant's last bump; 0 = none */
+    uint64_t event_ids[MEDIA]; /* number of the last event of each medium's stream */
     char name[KVP_TENANT_NAME_MAX + 1];
 } tenant_t;
 
 typedef struct {
     uint32_t tenant;
-    uint64_t hash; /* of tenant and prefix, for look-up */
+    uint64_t hash; /* hash of tenant and prefix, for look-up */
     char *prefix; /* owned */
     uint64_t counts[KVP_EVENT_RANGES], sums[KVP_EVENT_RANGES];
 } prefix_t;
@@ -43,7 +42,7 @@ struct kvp_stream {
     bool is_legacy;
     kvp_digestmap_t held;
     tenant_t *tenants;
-    uint32_t tenants_n, tenants_cap, tenant_last; /* asked for last */
+    uint32_t tenants_n, tenants_cap, tenant_last; /* tenant_last: the last result of tenant_of */
     prefix_t prefixes[KVP_EVENT_PREFIXES_MAX];
     uint32_t prefixes_n;
 };
@@ -68,14 +67,14 @@ tenant_of(kvp_stream_t *s, uint32_t id)
     return s->tenants_n++;
 }
 
-/* ---- the published places */
+/* ---- the published places of objects */
 static uint64_t
 val_of(const kvp_stream_t *s, uint32_t tenant, uint32_t at)
 {
     return VAL_IS | (uint64_t)(s->tenants[tenant].clears & UINT32_MAX >> 1) << (VAL_TENANT_BITS + 2) | tenant << 2 | at;
 }
 
-/* Returns the media of the object's published places that were not cleared since. */
+/* Returns the media on which the object was published and not cleared since. */
 static uint32_t
 media_of(const kvp_stream_t *s, uint64_t val, uint32_t *tenant_out)
 {
@@ -134,11 +133,11 @@ typedef struct {
     size_t key_len;
     const kvp_wire_lineage_t *lineage; /* NULL = none */
     const kvp_wire_group_t *group; /* NULL = unknown */
-    bool has_parts; /* its key is a connector's, and text: */
+    bool has_parts; /* flag: its key was made by a connector, and is text; its fields are in `parts` */
     kvp_connkey_t parts;
 } subject_t;
 
-/* Reads the fields of its key. */
+/* Parses the fields of a connector's key. */
 static void
 read_key(subject_t *o)
 {
@@ -146,8 +145,8 @@ read_key(subject_t *o)
                    kvp_connkey_read((const char *)o->key, o->key_len, &o->parts);
 }
 
-/* Updates the sums for an object that came to media or left them. Keys that are not text are left
- * out, because readers leave them out. */
+/* Updates the sums of the key's prefix for an object that was added to or removed from media. Keys that are not text
+ * are left out, because readers leave them out. */
 static void
 add_up(kvp_stream_t *s, uint32_t tenant, const subject_t *o, uint32_t came, uint32_t left)
 {
@@ -163,7 +162,7 @@ add_up(kvp_stream_t *s, uint32_t tenant, const subject_t *o, uint32_t came, uint
     }
 }
 
-/* Fields of every event: 11, and one with legacy names. o: NULL = the event is of no object. */
+/* Packs the fields that every event has: 11, and one more with legacy names. o NULL = the event is about no object. */
 static void
 pack_envelope(const kvp_stream_t *s, msgpack_packer *pk, const char *type, const char *legacy, uint64_t event_id,
               const char *tenant, const char *medium, const subject_t *o, uint64_t now_ms)
@@ -190,7 +189,7 @@ pack_envelope(const kvp_stream_t *s, msgpack_packer *pk, const char *type, const
 }
 #define ENVELOPE_FIELDS 11u
 
-/* The lineage's hash, else the last 64 bits of that in a connector's key. */
+/* Packs the block's hash: the lineage's, or the last 64 bits of the hash in a connector's key. */
 static void
 pack_hashes(msgpack_packer *pk, const char *name, const subject_t *o)
 {
@@ -211,8 +210,7 @@ pack_parent(msgpack_packer *pk, const char *name, const kvp_wire_lineage_t *line
         msgpack_pack_nil(pk);
 }
 
-/* Packs the fields of a connector's key, without absent ones. Returns their number. pk NULL: only
- * counts. */
+/* Packs the present fields of a connector's key, and returns their number. pk NULL: only counts. */
 static uint32_t
 pack_parts(msgpack_packer *pk, const subject_t *o)
 {
@@ -308,7 +306,8 @@ static void
 take_commit(kvp_stream_t *s, const kvp_jrec_any_t *rec, kvp_stream_mode_t mode, uint64_t now_ms,
             kvp_event_batch_t *batch)
 {
-    kvp_jrec_any_t *any = (kvp_jrec_any_t *)rec; /* its parts are found by functions that writers use, too */
+    /* kvp_jrec_places and others take no const record, because writers use them, too */
+    kvp_jrec_any_t *any = (kvp_jrec_any_t *)rec;
     const kvp_jrec_place_t *places = kvp_jrec_places(any);
     subject_t o = {.key = kvp_jrec_key(any),
                    .key_len = rec->commit.key_len,
@@ -335,7 +334,7 @@ take_commit(kvp_stream_t *s, const kvp_jrec_any_t *rec, kvp_stream_mode_t mode, 
     }
 }
 
-/* Without a key, the record is about an object whose removal was published before, or that is
+/* Handles a removal. A record without a key is about an object whose removal was published before, or that is being
  * replaced. */
 static void
 take_gone(kvp_stream_t *s, const kvp_jrec_any_t *rec, kvp_stream_mode_t mode, uint64_t now_ms, kvp_event_batch_t *batch)
@@ -354,7 +353,7 @@ take_gone(kvp_stream_t *s, const kvp_jrec_any_t *rec, kvp_stream_mode_t mode, ui
         if ((was & 1u << i) != 0 && mode == KVP_STREAM_LIVE) pack_event(s, tenant, i, &o, false, true, now_ms, batch);
 }
 
-/* A bump: nothing of the tenant is anywhere, whatever becomes of its records. */
+/* Handles a bump: all objects of the tenant count as removed, whatever the later records say about them. */
 static void
 clear_tenant(kvp_stream_t *s, uint32_t tenant, kvp_stream_mode_t mode, uint64_t now_ms, kvp_event_batch_t *batch)
 {
@@ -457,7 +456,7 @@ kvp_event_payload(kvp_event_batch_t *batch, uint64_t now_ms, kvp_buf_t *out)
     batch->n = 0;
 }
 
-/* ---- life */
+/* ---- lifetime */
 kvp_stream_t *
 kvp_stream_create(const char *backend, bool is_legacy, uint64_t seed)
 {

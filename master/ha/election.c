@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See election.h.
+ * The election of the leading master: see election.h.
  *
  * Design notes.
- * - One request at a time, beside the renewals of the lease. A transaction without an answer may
- *   have taken effect: the election reads the keys again, which name their writer.
- * - A leader key is ours if it has our id and our lease: an earlier process of the same directory
- *   had another lease.
- * - A set whose write may have happened counts until another set is surely written: the write could
- *   still take effect after the last read. Each write of the set compares the revision of the one
- *   before, so that of two writes under way only one can succeed.
+ * - One request to etcd at a time, in addition to the renewals of the lease. A transaction without an answer may have
+ *   taken effect: the election reads the keys again, which name their writer.
+ * - A leader key is ours if it has our id and our lease: an earlier process with the same directory had another
+ *   lease.
+ * - A set whose write may have happened counts until another set is surely written: the write could still take effect
+ *   after the last read. Each write of the set compares the revision of the previous write, so that of two concurrent
+ *   writes only one can succeed.
  * - A read is as recent as the moment of its request. A read can lose the lead, never win it. */
 #include "master/ha/election.h"
 
@@ -22,16 +22,17 @@
 #define S 1000000000ull
 #define MS 1000000ull
 #define READ_NS (1 * S) /* interval of reading the keys, independent of the watch */
-#define AGAIN_NS (100 * MS) /* behind a failure */
-#define READING_MAX_NS (600 * S) /* a member that reads its log is waited for */
-#define BEATS 8u /* renewals in the life of a lease */
-#define UNSAFE "!" /* mark after the members of a set */
+#define AGAIN_NS (100 * MS) /* pause after a failed request */
+/* how long the other masters wait for a member of the in-sync set that still reads its log */
+#define READING_MAX_NS (600 * S)
+#define BEATS 8u /* number of renewals within the life of a lease */
+#define UNSAFE "!" /* mark at the end of a set's text: the set is unsafe */
 #define JITTER_MS 50u
-#define KEPT_PERCENT 80u /* share of its lease for which a leader acts, so that clocks may differ */
+#define KEPT_PERCENT 80u /* a leader acts for this percentage of its lease, because clocks may differ */
 
 enum { ASK_GRANT, ASK_REGISTER, ASK_READ, ASK_CAMPAIGN, ASK_TERM, ASK_INSYNC, ASK_RESIGN };
 
-/* ---- texts */
+/* ---- the texts of keys and values */
 static void
 key_of(const kvp_election_t *e, const char *name, char key[KVP_ETCD_KEY_MAX + 1])
 {
@@ -44,7 +45,7 @@ format_master(const kvp_election_master_t *m, uint32_t term, char *out, size_t c
     snprintf(out, cap, "id=%s address=%s http=%s term=%u", m->id, m->address, m->http, term);
 }
 
-/* Reads the word after `name=`; false without one, or if it is too long. */
+/* Copies the word after `name` (for example " http="). Returns false if there is none, or it is too long. */
 static bool
 read_field(const char *text, const char *name, char *out, size_t cap)
 {
@@ -130,7 +131,7 @@ parse_pool(const char *text, kvp_election_pool_t *out)
     out->is_known = true;
 }
 
-/* ---- small things */
+/* ---- small functions */
 bool
 kvp_election_set_has(const kvp_election_set_t *set, const char *id)
 {
@@ -178,7 +179,7 @@ begin_following(kvp_election_t *e)
     e->read_due_ns = 0;
 }
 
-/* Without the lease etcd has deleted its keys. */
+/* The lease was lost: etcd has deleted the keys that depend on it. */
 static void
 lose_lease(kvp_election_t *e)
 {
@@ -213,7 +214,7 @@ kvp_election_is_level(const kvp_election_t *e, uint32_t log_term, uint32_t level
     return !KVP_RULE(LEVEL_OF_LAST) || (log_term == e->term_before && !e->is_unsafe);
 }
 
-/* ---- requests */
+/* ---- requests to etcd */
 static kvp_etcd_op_t *
 begin_op(kvp_election_t *e, kvp_etcd_kind_t kind, uint32_t purpose)
 {
@@ -282,13 +283,13 @@ ask_campaign(kvp_election_t *e)
 
     if (KVP_RULE(CAMPAIGN_IF_ABSENT)) {
         add_compare(e, op, "leader", false, 0);
-        add_compare(e, op, "term", true, e->term_revision); /* the candidacy belongs to this term */
+        add_compare(e, op, "term", true, e->term_revision); /* the candidacy is valid only for this term */
     }
     w = add_write(e, op, "leader", e->lease);
     format_master(&e->self, 0, w->value, sizeof w->value);
 }
 
-/* Returns the highest used term: of etcd's key, and of the logs of the registered masters. */
+/* Returns the highest used term in etcd: of the term key, and of the logs of the registered masters. */
 static uint32_t
 highest_term_of_etcd(const kvp_election_t *e)
 {
@@ -313,7 +314,7 @@ ask_term(kvp_election_t *e)
 
     e->own_term = 1 + highest_term(e);
     e->term_before = e->term;
-    /* A master elected again before it has led may be a member only of a set of its own making. */
+    /* A master that is elected again before it has led may be a member only of its own set, so the set stays unsafe. */
     e->is_unsafe |= e->insync.is_unsafe;
     e->is_unsafe |= e->insync.n > 0 && (e->is_doubted || !kvp_election_set_has(&e->insync, e->self.id));
     memcpy(self.ids[0], e->self.id, sizeof self.ids[0]);
@@ -358,7 +359,7 @@ ask_resign(kvp_election_t *e)
     add_write(e, op, "leader", 0)->is_removal = true;
 }
 
-/* ---- the next step */
+/* ---- choosing the next request */
 static bool
 is_member_reading(const kvp_election_t *e)
 {
@@ -367,9 +368,9 @@ is_member_reading(const kvp_election_t *e)
     return false;
 }
 
-/* A member of the in-sync set has all acknowledged records, so members go first; a registered
- * member that still reads its log gets more time. A master without a pool of its own does not
- * create one while another master may come that has the pool. */
+/* Returns true if this master may try to become the leader. A member of the in-sync set has all acknowledged records,
+ * so members go first; a registered member that still reads its log gets more time. A master without a pool does not
+ * create one while a master with the pool may still start. */
 static bool
 may_campaign(const kvp_election_t *e)
 {
@@ -441,7 +442,7 @@ void
 kvp_election_tick(kvp_election_t *e, uint64_t now_ns)
 {
     e->now_ns = now_ns;
-    /* No renewal has succeeded for long: the lease has expired in etcd, or soon will. */
+    /* No renewal has succeeded for a long time: the lease has expired in etcd, or soon will. */
     if (e->lease != 0 && now_ns > e->alive_ns + 10 * ttl_ns(e)) lose_lease(e);
     renew_lease(e);
     take_next_step(e);
@@ -470,7 +471,8 @@ kvp_election_take(kvp_election_t *e, kvp_etcd_op_t *op_out)
 void
 kvp_election_resign(kvp_election_t *e)
 {
-    e->stand_off_ns = e->now_ns + ttl_ns(e) / 2; /* masters outside the set wait for a TTL, and a member goes first */
+    /* masters outside the set wait for a whole TTL, so a member goes first */
+    e->stand_off_ns = e->now_ns + ttl_ns(e) / 2;
     if (e->role == KVP_ELECTION_LEADS) e->role = KVP_ELECTION_RESIGNS;
 }
 
@@ -501,7 +503,7 @@ kvp_election_insync(const kvp_election_t *e, kvp_election_set_t *set_out)
     if (KVP_RULE(SET_MAY_STAND)) add_all(set_out, &e->asked_insync);
 }
 
-/* ---- answers */
+/* ---- etcd's answers */
 static bool
 is_ours(const kvp_election_t *e)
 {
@@ -533,8 +535,8 @@ take_key(kvp_election_t *e, const char *name, const kvp_etcd_kv_t *kv)
     }
 }
 
-/* Before our own registration, another registration of our id belongs to an older process of this
- * directory, whose lease is nearly over, or to a process on a copy of it. */
+/* Notes whether another process is registered with our id. Before our own registration such an entry belongs to an
+ * older process with this directory, whose lease is nearly over, or to a process with a copy of the directory. */
 static void
 look_for_twin(kvp_election_t *e)
 {
@@ -563,15 +565,16 @@ take_keys(kvp_election_t *e, const kvp_etcd_answer_t *answer)
     look_for_twin(e);
     if (e->leader_revision != 0)
         e->absent_ns = 0;
-    else if (e->absent_ns == 0 || e->term_revision != term_before) /* another leader came and went meanwhile */
+    else if (e->absent_ns == 0 || e->term_revision != term_before) /* another leader was elected and lost meanwhile */
         e->absent_ns = e->now_ns + jitter_ns(e);
-    if (e->leader_revision != 0 && !is_ours(e)) e->stand_off_ns = 0; /* another master has the lead that was given up */
+    /* another master has taken the lead that was given up */
+    if (e->leader_revision != 0 && !is_ours(e)) e->stand_off_ns = 0;
     if (e->role != KVP_ELECTION_FOLLOWS && (!is_ours(e) || e->leader_revision != e->own_revision)) begin_following(e);
     if (e->role == KVP_ELECTION_FOLLOWS && is_ours(e)) { /* the answer to our campaign was lost */
         e->role = KVP_ELECTION_WON;
         e->own_revision = e->leader_revision;
     }
-    /* etcd's data were lost or edited. The next lead is in a higher term than that. */
+    /* etcd's data was lost or edited: resigns, so that the next lead has a higher term. */
     if (e->role == KVP_ELECTION_LEADS && e->own_term < highest_term_of_etcd(e) && KVP_RULE(TERM_OF_ETCD))
         e->role = KVP_ELECTION_RESIGNS;
 }
@@ -656,7 +659,8 @@ on_failed(kvp_election_t *e, kvp_err_t err)
     e->read_due_ns = 0;
     if (e->op_purpose == ASK_INSYNC)
         e->is_insync_due = true; /* write the set again: etcd has a set that was valid in between */
-    if (err == KVP_NOT_FOUND && e->op_purpose != ASK_READ) lose_lease(e); /* the lease that a write was to hang on */
+    /* the lease on which a write depends has expired */
+    if (err == KVP_NOT_FOUND && e->op_purpose != ASK_READ) lose_lease(e);
 }
 
 static void

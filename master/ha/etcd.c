@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. A call is one HTTP request: an op, a login, or the watch. Calls that need a token
- * wait for the login. The endpoint in use changes when a call fails at it; the watch follows, since
- * a connection to a hanging member shows no error. libcurl repeats a request if a kept connection
- * turns out to be closed. A transaction must not be repeated, so it uses a new connection. */
+ * Design notes. A call is one HTTP request to etcd: an op, a login, or the watch. Calls that need a token wait for
+ * the login. The endpoint in use changes when a call fails; the watch moves to the new endpoint, too, since a
+ * connection to a hanging member shows no error. libcurl repeats a request if a kept connection turns out to be
+ * closed. A transaction must not be repeated, so it uses a new connection. */
 #include "master/ha/etcd.h"
 
 #include "common/clock.h"
@@ -19,12 +19,12 @@
 
 #define ENDPOINTS_MAX 16u
 #define URL_MAX (KVP_HOSTPORT_TEXT_MAX + 64u)
-#define NOISE_LINES 6u /* of the log, */
-#define NOISE_MS 60000u /* in that time */
+#define NOISE_LINES 6u /* limit of the logged lines about etcd's state in NOISE_MS */
+#define NOISE_MS 60000u /* see NOISE_LINES */
 #define REQUEST_NS (500 * KVP_NS_PER_MS)
 #define BACKOFF_MIN_NS (100 * KVP_NS_PER_MS)
 #define BACKOFF_MAX_NS (1000 * KVP_NS_PER_MS)
-#define MESSAGE_MAX (64u << 10) /* of a watch: a longer one is not read, and counts as a change */
+#define MESSAGE_MAX (64u << 10) /* limit of a watch message: a longer one is not read, and counts as a change */
 
 typedef enum { CALL_OP, CALL_LOGIN, CALL_WATCH } role_t;
 
@@ -32,30 +32,30 @@ typedef enum {
     WATCH_STARTS,
     WATCH_RUNS,
     WATCH_IS_OVER,
-    WATCH_LACKS_TOKEN, /* over, because etcd refuses its token */
+    WATCH_LACKS_TOKEN, /* ended, because etcd refuses its token */
 } watch_state_t;
 
 typedef struct {
-    kvp_list_t link; /* of asked, waiting or busy */
+    kvp_list_t link; /* link in etcd->asked, waiting or busy */
     role_t role;
-    CURL *easy; /* NULL = not busy */
+    CURL *easy; /* NULL = the call is not being sent */
     struct curl_slist *headers;
-    kvp_buf_t body, answer; /* of the watch: the message that is not whole yet */
+    kvp_buf_t body, answer; /* request body, and answer; for the watch: the incomplete message */
     char error[CURL_ERROR_SIZE];
     size_t endpoint;
-    uint64_t deadline_ns; /* kvp_now_ns(); of the watch: until it has to be on */
+    uint64_t deadline_ns; /* time limit, by kvp_now_ns(); for the watch: until it must be established */
     uint64_t sent_ns;
     uint64_t token_number;
-    bool has_retried; /* with another token */
-    watch_state_t state; /* of the watch */
-    bool is_cut; /* of the watch: the message is too long */
+    bool has_retried; /* flag: it was sent again after another login */
+    watch_state_t state; /* used by the watch */
+    bool is_cut; /* used by the watch: flag: the message exceeded MESSAGE_MAX */
     kvp_etcd_op_t op;
 } call_t;
 
 struct kvp_etcd {
     char *endpoints[ENDPOINTS_MAX];
     size_t endpoints_n;
-    kvp_etcd_conf_t conf; /* its texts are our own */
+    kvp_etcd_conf_t conf; /* with copies of the caller's strings */
     bool has_curl, has_thread;
     CURLM *multi;
     pthread_t thread;
@@ -64,14 +64,14 @@ struct kvp_etcd {
     kvp_list_t asked; /* guarded by lock */
     bool is_ending; /* guarded by lock */
 
-    /* The thread's alone. */
+    /* The fields below are used only by etcd's thread. */
     kvp_list_t waiting, busy;
     size_t current; /* the endpoint in use */
     kvp_log_limit_t noise;
     enum { UNTRIED, WORKS, FAILS } state;
-    char *token; /* "" = needs none, NULL = to log in */
+    char *token; /* token for authentication; "" = not needed, NULL = a login is needed */
     uint64_t token_number;
-    call_t *login, *watch; /* NULL = none; in waiting or busy as well */
+    call_t *login, *watch; /* NULL = none; also in the list waiting or busy */
     uint64_t watch_at_ns, watch_backoff_ns;
     bool has_change;
 };
@@ -214,7 +214,7 @@ send_call(kvp_etcd_t *etcd, call_t *call, const char *path)
     set_text(easy, CURLOPT_SSLCERT, etcd->conf.cert_file);
     set_text(easy, CURLOPT_SSLKEY, etcd->conf.key_file);
     set_long(easy, CURLOPT_NOSIGNAL, 1);
-    set_long(easy, CURLOPT_QUICK_EXIT, 1); /* do not wait for a resolver that hangs */
+    set_long(easy, CURLOPT_QUICK_EXIT, 1); /* do not wait for a hanging resolver */
     set_long(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
     set_long(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)left_ms);
     if (call->role != CALL_WATCH) set_long(easy, CURLOPT_TIMEOUT_MS, (long)left_ms);
@@ -235,7 +235,7 @@ send_call(kvp_etcd_t *etcd, call_t *call, const char *path)
     if (curl_multi_add_handle(etcd->multi, easy) != CURLM_OK) kvp_panic("out of memory: etcd");
 }
 
-/* Sends the call, or starts the login that the call needs. */
+/* Sends the call, or begins the login that it needs. */
 static void
 start_call(kvp_etcd_t *etcd, call_t *call)
 {
@@ -255,7 +255,7 @@ start_call(kvp_etcd_t *etcd, call_t *call)
 static void
 drop_token(kvp_etcd_t *etcd, uint64_t number)
 {
-    if (number != etcd->token_number) return; /* the token of an older login */
+    if (number != etcd->token_number) return; /* this is the token of an older login */
     free(etcd->token);
     etcd->token = NULL;
 }
@@ -266,7 +266,7 @@ move_on(kvp_etcd_t *etcd, size_t from)
     if (from == etcd->current) etcd->current = (from + 1) % etcd->endpoints_n;
 }
 
-/* Updates the endpoint's state by a call's outcome. */
+/* Updates the state of the endpoint after a call, logs a change, and moves to the next endpoint after a failure. */
 static void
 judge_endpoint(kvp_etcd_t *etcd, const call_t *call, kvp_err_t err, const char *why)
 {
@@ -274,7 +274,7 @@ judge_endpoint(kvp_etcd_t *etcd, const call_t *call, kvp_err_t err, const char *
     bool has_worked = err == KVP_OK || err == KVP_NOT_FOUND;
     uint32_t missed;
 
-    /* If some requests are refused and others succeed, every switch is a change. */
+    /* If some requests fail and others succeed, each switch would be logged; the limit prevents this. */
     if (etcd->state != (has_worked ? WORKS : FAILS) && kvp_log_limit_ok(&etcd->noise, &missed)) {
         if (has_worked)
             kvp_log_info("etcd", "%s answers missed=%u", endpoint, missed);
@@ -303,7 +303,7 @@ err_of(const call_t *call, CURLcode code, kvp_etcd_fault_t *fault_out)
     case CURLE_SSL_CACERT_BADFILE:
         return KVP_FENCED;
     case CURLE_SSL_CONNECT_ERROR:
-    case CURLE_RECV_ERROR: /* where the server dislikes ours */
+    case CURLE_RECV_ERROR: /* the server may have refused our certificate */
         return strstr(fault_out->why, "certificate") != NULL ? KVP_FENCED : KVP_UNREACHABLE;
     case CURLE_WRITE_ERROR: /* the answer is too long */
     case CURLE_WEIRD_SERVER_REPLY:
@@ -329,7 +329,8 @@ answer_to(const call_t *call, kvp_err_t err)
         .kind = call->op.kind, .id = call->op.id, .err = err, .sent_ns = call->sent_ns, .lease = call->op.lease};
 }
 
-/* The watch is made again at the endpoint in use: at once, or after a while where it failed. */
+/* Destroys the watch, and sets the time at which the thread makes a new one: now, or after a growing pause if the
+ * watch failed. */
 static void
 end_watch(kvp_etcd_t *etcd, bool has_failed)
 {
@@ -394,7 +395,7 @@ on_login_done(kvp_etcd_t *etcd, call_t *login, CURLcode code, long status)
     }
 }
 
-/* The rest of an answer that is no stream is a message as well. */
+/* The watch's connection has ended. If the answer was no stream, its rest is a message, too. */
 static void
 on_watch_done(kvp_etcd_t *etcd, call_t *watch)
 {
@@ -425,7 +426,7 @@ take_done(kvp_etcd_t *etcd)
     }
 }
 
-/* Returns when it is to be called next. */
+/* Ends a watch that has failed, and begins a new one when it is due. Returns the time of the next call. */
 static uint64_t
 turn_watch(kvp_etcd_t *etcd)
 {
@@ -449,7 +450,7 @@ turn_watch(kvp_etcd_t *etcd)
     return etcd->watch->easy != NULL && etcd->watch->state == WATCH_STARTS ? etcd->watch->deadline_ns : UINT64_MAX;
 }
 
-/* Returns false if the thread should end. */
+/* Starts the queued requests. Returns false if the thread should end. */
 static bool
 take_asked(kvp_etcd_t *etcd)
 {
@@ -607,8 +608,8 @@ kvp_etcd_destroy(kvp_etcd_t *etcd)
 void
 kvp_etcd_ask(kvp_etcd_t *etcd, const kvp_etcd_op_t *op)
 {
-    /* A lease is renewed often: a member that has lost its own leader is left for the next one
-     * before the lease is over. */
+    /* A lease is renewed often, so a renewal gets half of the time: it can leave a member without a leader and try
+     * the next member before the lease expires. */
     const uint64_t most_ns = etcd->conf.request_ns / (op->kind == KVP_ETCD_KEEP_ALIVE ? 2 : 1);
     call_t *call = call_create(CALL_OP, most_ns);
 

@@ -1,49 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A client of etcd v3 by its JSON gateway, over libcurl. One thread of its own ("kvp-etcd") makes
- * the requests, several at a time, and watches a prefix. The client makes no decisions: each
- * request is made once, at the endpoint that answered last. A request that fails, or takes longer
- * than request_ns, moves later requests to the next endpoint, and its answer has the error. The
- * caller repeats it. */
+ * A client of etcd v3 by its JSON gateway, over libcurl. One thread ("kvp-etcd") makes the requests, several at a
+ * time, and watches a prefix. The client makes no decisions: each request is made once, at the endpoint that answered
+ * last. A request that fails, or takes longer than request_ns, moves later requests to the next endpoint, and its
+ * answer has the error. The caller repeats it. */
 #ifndef KVP_MASTER_HA_ETCD_H
 #define KVP_MASTER_HA_ETCD_H
 
 #include "common/base.h"
 
-/* Longest key, and longest value; longer ones of other writers, and those that are not text, are
- * left out of answers. */
+/* Limits of keys and values. Longer keys and values of other writers, and those that are not text, are skipped. */
 #define KVP_ETCD_KEY_MAX 319u
 #define KVP_ETCD_VALUE_MAX 4095u
-#define KVP_ETCD_KVS_MAX 64u /* of an answer; more are left out */
+#define KVP_ETCD_KVS_MAX 64u /* limit of the keys in an answer; more are left out */
 #define KVP_ETCD_COMPARES_MAX 4u
 #define KVP_ETCD_WRITES_MAX 4u
 
 typedef struct kvp_etcd kvp_etcd_t;
 
 typedef enum {
-    KVP_ETCD_GRANT, /* a lease of ttl_s */
-    KVP_ETCD_KEEP_ALIVE, /* the lease: the answer has its remaining time in ttl_s; NOT_FOUND: it has expired */
-    KVP_ETCD_REVOKE, /* the lease; OK also for an expired one */
-    KVP_ETCD_READ, /* all keys with the prefix conf.prefix */
-    KVP_ETCD_TXN, /* the writes, if all comparisons hold: has_succeeded has the result */
+    KVP_ETCD_GRANT, /* makes a lease of ttl_s seconds */
+    KVP_ETCD_KEEP_ALIVE, /* renews the lease: the answer has its remaining time in ttl_s; NOT_FOUND: it has expired */
+    KVP_ETCD_REVOKE, /* revokes the lease; OK also if it has expired */
+    KVP_ETCD_READ, /* reads all keys with the prefix conf.prefix */
+    KVP_ETCD_TXN, /* does the writes if all comparisons hold: has_succeeded has the result */
 } kvp_etcd_kind_t;
 
 typedef struct {
     char key[KVP_ETCD_KEY_MAX + 1];
     char value[KVP_ETCD_VALUE_MAX + 1]; /* text */
     int64_t create_revision, mod_revision;
-    int64_t lease; /* 0 = none */
-    bool is_removal; /* of a write, which has no revisions */
+    int64_t lease; /* lease to which the key is attached; 0 = none */
+    bool is_removal; /* flag of a write: the key is deleted */
 } kvp_etcd_kv_t;
 
 typedef struct {
     char key[KVP_ETCD_KEY_MAX + 1];
-    bool is_mod; /* the revision of its last change, else of its making */
-    int64_t revision; /* 0 = the key does not exist */
+    bool is_mod; /* flag: compares the revision of the key's last change, otherwise of its creation */
+    int64_t revision; /* expected revision; 0 = the key does not exist */
 } kvp_etcd_compare_t;
 
 typedef struct {
     kvp_etcd_kind_t kind;
-    uint64_t id; /* the caller's: repeated in the answer */
+    uint64_t id; /* chosen by the caller, and repeated in the answer */
     int64_t lease;
     uint32_t ttl_s;
     uint32_t compares_n, writes_n;
@@ -52,47 +50,49 @@ typedef struct {
 } kvp_etcd_op_t;
 
 typedef struct kvp_etcd_answer {
-    struct kvp_etcd_answer *next; /* for the receiver's queue */
+    struct kvp_etcd_answer *next; /* link for the receiver's queue */
     kvp_etcd_kind_t kind;
     uint64_t id;
-    /* OK; UNREACHABLE, DEADLINE: it may have been done all the same; NOT_FOUND; FENCED (user,
-     * password or certificate); PROTO */
+    /* OK; UNREACHABLE or DEADLINE: etcd may have done the request all the same; NOT_FOUND; FENCED (wrong user,
+     * password or certificate); PROTO. */
     kvp_err_t err;
-    uint64_t sent_ns; /* kvp_boot_ns() before the request left */
+    uint64_t sent_ns; /* kvp_boot_ns() before the request was sent */
     int64_t lease;
     uint32_t ttl_s;
-    int64_t revision; /* of the store, at the time of the answer; of a TXN that succeeded: of its writes */
+    /* revision of the store at the time of the answer; for a successful TXN: revision of its writes */
+    int64_t revision;
     bool has_succeeded;
     uint32_t kvs_n;
-    kvp_etcd_kv_t *kvs; /* of READ; freed by kvp_etcd_answer_fini */
+    kvp_etcd_kv_t *kvs; /* keys of a READ; freed by kvp_etcd_answer_fini */
 } kvp_etcd_answer_t;
 
 void kvp_etcd_answer_fini(kvp_etcd_answer_t *answer);
 
 typedef struct {
-    /* "http://HOST:PORT,https://HOST:PORT"; a part without a scheme is http; 16 at most. Copied, as all strings are. */
+    /* At most 16 addresses: "http://HOST:PORT,https://HOST:PORT"; without a scheme http is used. Copied, as all
+     * strings are. */
     const char *endpoints;
-    const char *prefix; /* of READ and of the watch; not empty */
-    const char *ca_file, *cert_file, *key_file; /* of TLS; NULL = the system's, none */
+    const char *prefix; /* prefix of the keys for READ and for the watch; not empty */
+    /* files for TLS; NULL = the system's CA certificates, no client certificate */
+    const char *ca_file, *cert_file, *key_file;
     const char *user, *password; /* NULL = none */
-    uint64_t request_ns; /* time limit of one request, and half of that for KEEP_ALIVE; 0 = 500 ms */
-    /* In etcd's thread. on_answer takes the answer, and frees it with kvp_etcd_answer_fini.
-     * on_change: something below the prefix changed, or may have, since the watch was broken. */
+    uint64_t request_ns; /* time limit of one request, and half of it for KEEP_ALIVE; 0 = 500 ms */
+    /* Callbacks in etcd's thread. on_answer takes the answer, and frees it with kvp_etcd_answer_fini. on_change: a
+     * key with the prefix has changed, or may have changed while the watch was interrupted. */
     void (*on_answer)(void *arg, kvp_etcd_answer_t *answer);
     void (*on_change)(void *arg);
     void *arg;
 } kvp_etcd_conf_t;
 
-/* kvp_etcd_create starts the thread; etcd need not run yet. INVALID (endpoints, unreadable files),
- * NOMEM, SYS; logged. kvp_etcd_destroy ends it within request_ns, without answers to requests under
- * way; NULL is ignored. */
+/* kvp_etcd_create starts the thread; etcd need not run yet. INVALID (endpoints, unreadable files), NOMEM, SYS; logged.
+ * kvp_etcd_destroy ends the thread within request_ns, without further answers; NULL is ignored. */
 kvp_err_t kvp_etcd_create(const kvp_etcd_conf_t *conf, kvp_etcd_t **etcd_out) KVP_MUST_USE;
 void kvp_etcd_destroy(kvp_etcd_t *etcd);
 
-/* kvp_etcd_ask queues a copy of the request, and does not block. Each is answered once. Any thread. */
+/* kvp_etcd_ask queues a copy of the request, and does not block. Each request is answered once. Any thread. */
 void kvp_etcd_ask(kvp_etcd_t *etcd, const kvp_etcd_op_t *op);
 
-/* Figures: requests made, and failed. Any thread. */
+/* kvp_etcd_stats returns the numbers of requests made, and of failed requests. Any thread. */
 void kvp_etcd_stats(const kvp_etcd_t *etcd, uint64_t *requests_out, uint64_t *failures_out);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. json-c takes hundreds of bytes for a value that is written with two, so values are
- * counted before it sees an answer. A field that is absent is zero, as protobuf's JSON leaves
- * zeroes out; one of a wrong type makes the answer PROTO. */
+ * Design notes. json-c allocates hundreds of bytes for a value that takes two bytes of text, so values are counted
+ * before json-c parses an answer. An absent field is zero, because protobuf's JSON leaves zeroes out; a field of a
+ * wrong type makes the answer PROTO. */
 #include "master/ha/etcd_json.h"
 
 #include "common/jsonw.h"
@@ -17,7 +17,7 @@
 #define VALUES_MAX 4096u
 #define BASE64_BYTES(n) (((n) + 2) / 3 * 4)
 
-enum { /* of gRPC */
+enum { /* status codes of gRPC */
        CANCELED = 1,
        UNKNOWN = 2,
        INVALID_ARGUMENT = 3,
@@ -61,7 +61,8 @@ put_i64(kvp_jsonw_t *w, const char *name, int64_t value)
     kvp_jsonw_text(w, name, text);
 }
 
-/* All keys that begin with the prefix: up to the prefix with its last byte raised, which is not 255. */
+/* Writes the range of all keys that begin with the prefix: its end is the prefix with the last byte increased, which
+ * is not 255. */
 static void
 put_prefix(kvp_jsonw_t *w, const char *prefix)
 {
@@ -165,7 +166,7 @@ kvp_etcd_encode_watch(const char *prefix, kvp_buf_t *out)
     return "/v3/watch";
 }
 
-/* Returns the body as an object, for json_object_put; NULL = malformed. */
+/* Returns the body as an object, to free with json_object_put; NULL = malformed. */
 static json_object *
 parse_body(const kvp_buf_t *body)
 {
@@ -189,8 +190,7 @@ parse_body(const kvp_buf_t *body)
     return top;
 }
 
-/* Returns the object's member of that name and type, borrowed; NULL: absent, null, or of another
- * type. */
+/* Returns the object's member with this name and type, borrowed; NULL: absent, null, or of another type. */
 static json_object *
 find_member(json_object *in, const char *name, json_type type)
 {
@@ -208,7 +208,7 @@ has_member(json_object *in, const char *name)
     return json_object_is_type(in, json_type_object) && json_object_object_get_ex(in, name, &value) && value != NULL;
 }
 
-/* Returns the member's text, or "" without one. Borrowed from the object. */
+/* Returns the member's text, or "" if there is none. Borrowed from the object. */
 static const char *
 text_of(json_object *in, const char *name)
 {
@@ -218,7 +218,8 @@ text_of(json_object *in, const char *name)
     return value != NULL && strlen(text) != (size_t)json_object_get_string_len(value) ? "" : text;
 }
 
-/* No number of etcd's that is used here is negative. 0 where it is absent; false for anything else. */
+/* Reads a number of the object, which may be a text; 0 if it is absent. Returns false for a value that is no number
+ * from 0 to max. */
 static bool
 read_number(json_object *in, const char *name, uint64_t max, int64_t *out)
 {
@@ -231,7 +232,7 @@ read_number(json_object *in, const char *name, uint64_t max, int64_t *out)
     return true;
 }
 
-/* Returns the boolean member; false if absent. */
+/* Returns the value of a boolean member; false if it is absent. */
 static bool
 is_true(json_object *in, const char *name)
 {
@@ -245,7 +246,7 @@ is_token_complaint(const char *text)
            strstr(text, "user name is empty") != NULL;
 }
 
-/* OK: the answer is none of an error. code_out is gRPC's, or 0. */
+/* Returns OK if the answer is no error message; otherwise the error and its reason. *code_out is gRPC's code, or 0. */
 static kvp_err_t
 read_error(json_object *top, long status, int64_t *code_out, kvp_etcd_fault_t *fault_out)
 {
@@ -270,8 +271,8 @@ read_error(json_object *top, long status, int64_t *code_out, kvp_etcd_fault_t *f
     return KVP_PROTO;
 }
 
-/* SIZE_MAX: not base64. More than max: too long, and not decoded. Else the length, and out has a
- * terminator. */
+/* Decodes base64, and returns the length of the result; out gets a terminating 0. SIZE_MAX: not base64. More than
+ * max: too long, not decoded. */
 static size_t
 decode_base64(const char *text, char *out, size_t max)
 {
@@ -298,7 +299,7 @@ decode_base64(const char *text, char *out, size_t max)
     return len;
 }
 
-/* PROTO, or whether an answer can contain the key and value. */
+/* Reads a key and its value; PROTO if they are malformed. *is_fit_out: they fit in an answer and are text. */
 static kvp_err_t
 read_kv(json_object *in, kvp_etcd_kv_t *kv, bool *is_fit_out)
 {
@@ -389,7 +390,7 @@ kvp_etcd_decode(long status, const kvp_buf_t *body, kvp_etcd_answer_t *answer_io
     json_object_put(top);
 }
 
-/* The token becomes part of a header. */
+/* Returns true if the text can be a token, which becomes part of an HTTP header. */
 static bool
 is_token(const char *text)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See follower.h. A connection is an object of its own, which lives until libuv has closed it; the
- * follower has at most one, and forgets it when closing it. */
+ * A standby's connection to the leader: see follower.h. A connection is a separate object, which exists until libuv
+ * has closed it; the follower has at most one, and forgets it when closing it. */
 #include "master/ha/follower.h"
 
 #include "common/clock.h"
@@ -17,7 +17,7 @@
 #define BACKOFF_MIN_NS (20 * KVP_NS_PER_MS)
 #define BACKOFF_MAX_NS (300 * KVP_NS_PER_MS)
 #define ALIVE_NS (500 * KVP_NS_PER_MS)
-#define SILENT_NS (3 * KVP_NS_PER_S) /* of the leader, while it has a connection of ours */
+#define SILENT_NS (3 * KVP_NS_PER_S) /* after this silence of a connected leader the connection is closed */
 #define ASK_ID 1u
 #define POOL_ID_BYTES 16u
 
@@ -25,10 +25,11 @@ typedef struct {
     uv_tcp_t tcp;
     uv_connect_t connect;
     uv_getaddrinfo_t resolve;
-    kvp_follower_t *maker, *owner; /* owner NULL = given up */
+    /* maker: the follower that made the connection. owner: the follower that uses it; NULL = given up */
+    kvp_follower_t *maker, *owner;
     kvp_buf_t in;
     bool is_resolving, is_closed;
-    bool is_fed; /* answered OK */
+    bool is_fed; /* flag: the leader has answered OK */
     bool is_paused;
     uint64_t heard_ns, said_ns, told;
 } link_t;
@@ -36,15 +37,17 @@ typedef struct {
 struct kvp_follower {
     uv_loop_t *uv;
     const kvp_follower_ops_t *ops;
-    char address[320]; /* "" = none is wanted */
-    link_t *link; /* NULL = none */
-    uint32_t resolving; /* names under resolution: each uses a thread that other work needs, too */
-    bool is_over; /* it is freed when no name is resolved any more */
+    char address[320]; /* the leader's address; "" = no connection is wanted */
+    link_t *link; /* the connection; NULL = none */
+    /* number of running name resolutions: each uses a thread of libuv's pool that other work needs, too */
+    uint32_t resolving;
+    /* flag: kvp_follower_stop was called; the follower is freed when the last name resolution has ended */
+    bool is_over;
     uint64_t again_ns, backoff_ns;
-    bool has_failed; /* and the failure was logged */
+    bool has_failed; /* flag: the last connection failed, and the failure was logged */
 };
 
-/* ---- a connection's end */
+/* ---- the end of a connection */
 static void
 free_link(link_t *l)
 {
@@ -84,7 +87,7 @@ drop_link(kvp_follower_t *f, const char *why)
 static void
 on_written(uv_write_t *req, int status)
 {
-    (void)status; /* reading shows the error */
+    (void)status; /* the next read shows the error */
     free(req->data);
     free(req);
 }
@@ -99,7 +102,7 @@ send_buf(link_t *l, kvp_buf_t *bytes)
         kvp_buf_fini(bytes);
         return;
     }
-    req->data = bytes->data; /* taken from the buffer */
+    req->data = bytes->data; /* takes the memory of the buffer */
     if (uv_write(req, (uv_stream_t *)&l->tcp, &buf, 1, on_written) != 0) on_written(req, 0);
 }
 
@@ -197,7 +200,7 @@ on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
     *buf = uv_buf_init((char *)room, room == NULL ? 0 : READ_BYTES);
 }
 
-/* A callback may give the connection up. */
+/* Handles the received frames. A callback may give up the connection. */
 static void
 on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
 {

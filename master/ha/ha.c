@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See ha.h.
+ * One of several masters: see ha.h.
  *
  * Design notes.
- * - A core's state ends with it. A master that has to follow a log that differs from its own, or
- *   that has led, gets a new core, and reads the files again up to the fork. The thread pool reads
- *   them in pieces, so that the loop answers meanwhile.
+ * - A core's state ends with it. A master that must follow a log that differs from its own, or that has led, gets a
+ *   new core, and reads the files again up to the position at which the logs fork. The thread pool reads them in
+ *   pieces, so that the loop answers meanwhile.
  * - All decisions belong to the election, the sender and the core. */
 #include "master/ha/ha_priv.h"
 
@@ -15,8 +15,8 @@
 #include <string.h>
 
 #define TICK_MS 25u
-#define ROSTER_NS (200 * KVP_NS_PER_MS) /* between two lists of the masters */
-#define TWIN_TTLS 5u /* a TTL count: after this time with another process of our id, this process ends */
+#define ROSTER_NS (200 * KVP_NS_PER_MS) /* interval of updating the list of masters */
+#define TWIN_TTLS 5u /* this process ends after this number of TTLs in which another process has our id */
 
 kvp_master_t *
 kvp_ha_core_of(const kvp_ha_t *ha)
@@ -39,7 +39,8 @@ make_core(kvp_ha_t *ha)
     conf.had_master = !ha->conf.ident->is_new;
     conf.is_elected = conf.has_journal = conf.saves_ident = true;
     if (conf.log_sync == KVP_LOG_SYNC_NONE)
-        conf.log_sync = KVP_LOG_SYNC_INTERVAL; /* members are waited for; the files sync nothing */
+        /* answers wait for members of the in-sync set; the files themselves are not synced */
+        conf.log_sync = KVP_LOG_SYNC_INTERVAL;
     if (kvp_master_create(&conf, kvp_boot_ns(), &core) != KVP_OK) kvp_panic("a core of no sense");
     return core;
 }
@@ -57,7 +58,7 @@ on_core_freed(uv_work_t *work, int status)
     free(work);
 }
 
-/* A core with millions of objects takes long to free. */
+/* Frees the core in the thread pool, because freeing millions of objects takes long. */
 static void
 free_core(kvp_ha_t *ha, kvp_master_t *core)
 {
@@ -72,7 +73,7 @@ free_core(kvp_ha_t *ha, kvp_master_t *core)
     (void)uv_queue_work(ha->uv, work, on_core_free, on_core_freed);
 }
 
-/* ---- reading our own log */
+/* ---- reading this master's own log */
 void
 kvp_ha_set_state(kvp_ha_t *ha, kvp_ha_state_t state)
 {
@@ -88,7 +89,7 @@ kvp_ha_terms_of(const kvp_ha_t *ha, kvp_wire_term_t terms[KVP_FOLLOW_TERMS_MAX],
         terms[i].position += ha->conf.log->origin;
 }
 
-/* Of the last record of our own log; 0 = there is none. */
+/* Returns the term of the last record of our own log; 0 = there is none. */
 uint32_t
 kvp_ha_log_term(const kvp_ha_t *ha)
 {
@@ -97,8 +98,8 @@ kvp_ha_log_term(const kvp_ha_t *ha)
     return kvp_master_terms(kvp_ha_core_of(ha), &last, 1) == 0 ? 0 : last.term;
 }
 
-/* kvp_ha_read_again drops the core, and reads the files again up to the position; is_empty: the files are
- * dropped, and the next record begins there. */
+/* kvp_ha_read_again drops the core, and reads the files again up to the position. With is_empty the files are
+ * removed, and the next record begins at the position. */
 void
 kvp_ha_read_again(kvp_ha_t *ha, uint64_t to, bool is_empty)
 {
@@ -126,7 +127,7 @@ end_reading(kvp_ha_t *ha, bool is_empty)
     uint64_t kept = 0;
     kvp_err_t err;
 
-    (void)kvp_reader_reset(&ha->reader); /* the files are cut */
+    (void)kvp_reader_reset(&ha->reader); /* the files are truncated */
     if (is_empty) kvp_log_file_begin_at(file, ha->read_to);
     err = kvp_master_open_log(kvp_ha_core_of(ha), KVP_OPEN_FOLLOW, &kept);
     if (err == KVP_OK && !is_empty && file->files > 0 && kept < ha->read_at - file->from[0]) {
@@ -144,7 +145,8 @@ end_reading(kvp_ha_t *ha, bool is_empty)
                  (unsigned long long)kvp_log_writer_end(ha->conf.log), kvp_ha_log_term(ha));
 }
 
-/* What is damaged, or not whole, is cut, and comes from the leader. Nothing is cut because it could not be read. */
+/* Reads the next piece of the log into the core. A damaged or incomplete rest is cut off, and comes from the leader
+ * instead. Nothing is cut off because it could not be read: then the process ends. */
 static void
 read_on(kvp_ha_t *ha)
 {
@@ -188,7 +190,7 @@ go_on_reading(kvp_ha_t *ha)
     read_on(ha);
 }
 
-/* ---- following */
+/* ---- following the leader */
 static void
 fill_ask(void *arg, Kvp__Pb__Follow *ask, kvp_wire_term_t terms[KVP_FOLLOW_TERMS_MAX])
 {
@@ -196,13 +198,13 @@ fill_ask(void *arg, Kvp__Pb__Follow *ask, kvp_wire_term_t terms[KVP_FOLLOW_TERMS
     kvp_ident_t *ident = ha->conf.ident;
 
     ask->id = ident->id;
-    if (kvp_ha_log_term(ha) > 0)
-        ask->pool_id = (ProtobufCBinaryData){sizeof ident->pool_id, ident->pool_id};
+    if (kvp_ha_log_term(ha) > 0) ask->pool_id = (ProtobufCBinaryData){sizeof ident->pool_id, ident->pool_id};
     ask->end = kvp_log_writer_end(ha->conf.log);
     kvp_ha_terms_of(ha, terms, &ask->n);
 }
 
-/* Reading the log again ends the connection: the next question begins at the new position. */
+/* Handles the leader's answer to FOLLOW. If the log must be read again, the connection ends, and the next FOLLOW has
+ * the new position. */
 static kvp_err_t
 on_follow_reply(void *arg, const Kvp__Pb__FollowReply *reply)
 {
@@ -223,8 +225,8 @@ on_follow_reply(void *arg, const Kvp__Pb__FollowReply *reply)
     return KVP_CLOSED;
 }
 
-/* Drops the whole log: the leader decides the beginning. Until then this standby has not
- * acknowledged anything. */
+/* Drops the whole log, because it is damaged: the leader decides where the new log begins. Until then this standby
+ * acknowledges nothing. */
 static void
 drop_whole_log(kvp_ha_t *ha)
 {
@@ -269,7 +271,7 @@ follow_on(kvp_ha_t *ha, uint64_t now_ns)
     const kvp_election_t *e = &ha->election;
     const uint64_t end = kvp_log_writer_end(ha->conf.log);
 
-    if (ha->conf.log->sync.has_failed) { /* records written before that may be lost, in unknown places */
+    if (ha->conf.log->sync.has_failed) { /* records written before the failed sync may be lost, in unknown places */
         kvp_log_error("master", "standby: the log could not be synced: an empty log begins dir=%s/log",
                       ha->conf.ident->dir);
         drop_whole_log(ha);
@@ -284,10 +286,10 @@ follow_on(kvp_ha_t *ha, uint64_t now_ns)
     kvp_follower_pause(ha->follower, kvp_ha_waiting_bytes(ha) > KVP_HA_BEHIND_MAX);
     if (!kvp_follower_is_fed(ha->follower) || end < ha->leader_end) return;
     ha->level_ns = now_ns;
-    ha->is_doubted = false; /* whatever was lost has come again */
+    ha->is_doubted = false; /* all records that may have been missing have arrived again */
 }
 
-/* How soon standbys have to hear of what was written. */
+/* Returns how soon written records must be sent to the standbys. */
 static kvp_sender_pace_t
 pace_of(const kvp_ha_t *ha)
 {
@@ -297,7 +299,7 @@ pace_of(const kvp_ha_t *ha)
     return KVP_SEND_SOON;
 }
 
-/* The end of the turn does the work. */
+/* Only wakes the loop: the end of the turn does the work. */
 static void
 on_soon(uv_timer_t *timer)
 {
@@ -326,7 +328,7 @@ kvp_ha_ops(kvp_ha_t *ha, kvp_server_ops_t *ops_out)
     *ops_out = (kvp_server_ops_t){kvp_ha_on_first, kvp_ha_on_frame, kvp_ha_on_gone, on_turn, kvp_ha_on_fenced, ha};
 }
 
-/* ---- etcd */
+/* ---- etcd's answers and changes */
 static void
 on_answer(void *arg, kvp_etcd_answer_t *answer)
 {
@@ -354,7 +356,8 @@ on_change(void *arg)
     uv_async_send(&ha->news);
 }
 
-/* A directory that has no pool yet takes the cluster's. */
+/* Checks the pool of the data directory against the cluster's pool. A directory without a pool takes the cluster's
+ * identity; with another pool the process ends. */
 static void
 take_pool(kvp_ha_t *ha)
 {
@@ -481,7 +484,7 @@ on_news(uv_async_t *async)
     act_on_election(ha);
 }
 
-/* The core sends the list of masters to clients that ask for the pool's status. */
+/* Passes the list of masters to the core, which sends it to clients that ask for the pool's status. */
 static void
 note_masters(kvp_ha_t *ha)
 {
@@ -506,7 +509,7 @@ on_timer(uv_timer_t *timer)
     note_masters(ha);
 }
 
-/* ---- life */
+/* ---- lifetime */
 kvp_err_t
 kvp_ha_create(const kvp_ha_conf_t *conf, kvp_ha_t **ha_out)
 {
@@ -552,7 +555,7 @@ kvp_ha_start(kvp_ha_t *ha, uv_loop_t *uv, const char *address, const char *http)
     char prefix[KVP_ELECTION_CLUSTER_MAX + 16];
     kvp_err_t err;
 
-    ha->core = NULL; /* the server owns it */
+    ha->core = NULL; /* the server owns the core from now on */
     ha->uv = ha->sender.uv = uv;
     snprintf(self.id, sizeof self.id, "%s", ha->conf.ident->id);
     snprintf(self.address, sizeof self.address, "%s", address);
@@ -580,7 +583,7 @@ kvp_ha_start(kvp_ha_t *ha, uv_loop_t *uv, const char *address, const char *http)
     return err;
 }
 
-/* Revokes the lease, so that another master leads at once. */
+/* Stops: revokes the lease, so that another master can lead at once. */
 void
 kvp_ha_stop(kvp_ha_t *ha)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See insync.h. Acknowledgements wait for a standby before the set names it, and until the set no
- * longer names it. So at any time the members of the set in etcd have every acknowledged record. */
+ * The in-sync set of standbys: see insync.h. Acknowledgements wait for a standby from before the set names it until
+ * the set no longer names it. So at any time the members of the set in etcd have every acknowledged record. */
 #include "master/ha/insync.h"
 
 #include "common/mutate.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define LAG_NS 500000000ull /* a standby without progress for this long leaves the set */
-#define LAG_BYTES (512u << 10) /* lag limit for joining */
+#define LAG_BYTES (512u << 10) /* a standby joins the set only with a smaller lag */
 
 static kvp_insync_one_t *
 find_standby(kvp_insync_t *in, const char *id)

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The leader's part of ha: what may be served, positions that standbys hold back, watchers, a switch
- * to another master, and the connections of standbys. */
+ * The leader's part of ha: when it may serve, the positions that wait for standbys, clients that wait for a leader, a
+ * switch to another master, and the connections of standbys. */
 #include "master/ha/ha_priv.h"
 
 #include <stdlib.h>
 
-#define FAILED_MAX_NS KVP_NS_PER_S /* a leader's log may fail for this long while other masters could lead */
-#define SWITCH_WAIT_MAX_MS 60000u /* most that a switch waits for a standby */
-#define SWITCH_MAX_NS (KVP_NS_PER_S) /* most that nothing is served before the lead is given up, or kept */
+/* after the leader's log has failed for this long, the leader resigns if another master can lead */
+#define FAILED_MAX_NS KVP_NS_PER_S
+#define SWITCH_WAIT_MAX_MS 60000u /* limit of the time that a switch waits for a standby */
+#define SWITCH_MAX_NS (KVP_NS_PER_S) /* limit of the time without service before the lead is given up, or kept */
 
 /* ---- leading */
 static void
@@ -35,7 +36,7 @@ kvp_ha_answer_watchers(kvp_ha_t *ha)
         say_watched(ha, ha->watchers[--ha->watchers_n]);
 }
 
-/* Sets which standbys need the log before an acknowledgement. */
+/* Limits the positions that are reported to the core, so that acknowledgements wait for standbys that need the log. */
 void
 kvp_ha_hold_positions(kvp_ha_t *ha)
 {
@@ -46,7 +47,7 @@ kvp_ha_hold_positions(kvp_ha_t *ha)
     uint64_t written = UINT64_MAX;
 
     kvp_election_insync(&ha->election, &members);
-    if (wanted_n > 0) /* but without the first record of the term no client could even say Hello */
+    if (wanted_n > 0) /* at least the term's first record, without which no client could even say Hello */
         written = kvp_max_u64(kvp_insync_nth_has(in, wanted_n), ha->conf.log->origin + ha->conf.log->term_end);
     if ((missing_n > 0) != (ha->missing_n > 0)) {
         ha->missing_n = missing_n;
@@ -111,7 +112,7 @@ step_down(kvp_ha_t *ha, const char *why)
     kvp_log_warn("master", "does not lead any more: %s", why);
     end_switch(ha, KVP_NOT_LEADER, "it does not lead any more");
     kvp_sender_close(&ha->sender);
-    ha->is_doubted = false; /* our own end is right as far as the next leader has it, which is where it is cut */
+    ha->is_doubted = false; /* our log is valid up to the part that the next leader has, and will be cut there */
     kvp_ha_read_again(ha, UINT64_MAX, false);
 }
 
@@ -127,7 +128,8 @@ kvp_ha_on_fenced(void *arg)
     kvp_server_drop(ha->conf.server);
 }
 
-/* A member of the set that has all, or nearly. */
+/* Returns true if a member of the in-sync set lacks at most at_most bytes of the log; with 0, it must also know that
+ * no more follow. */
 static bool
 has_level(const kvp_ha_t *ha, uint64_t at_most)
 {
@@ -160,9 +162,9 @@ stop_serving(kvp_ha_t *ha)
     kvp_server_drop(ha->conf.server);
 }
 
-/* Waits first for a standby that is nearly level, then serves nothing until it is level, then gives
- * up the lead. The same end follows if a standby was promised the end of the records and did not
- * get level: it would rely on the promise later. */
+/* Continues a switch to another master. First it waits for a standby that is nearly level; then nothing is served
+ * until the standby is level; then the lead is given up. The lead is also given up if a standby was told that the
+ * records end but did not get level, because it would rely on this later. */
 static void
 switch_on(kvp_ha_t *ha, uint64_t now_ns)
 {
@@ -195,8 +197,8 @@ may_hand_over(const kvp_ha_t *ha)
     return ha->election.insync.n > 1 && has_level(ha, UINT64_MAX);
 }
 
-/* A leader whose log cannot be written acknowledges nothing. A member of the in-sync set may take
- * over: it has every acknowledged record. */
+/* Gives up the lead if the log cannot be written. Such a leader acknowledges nothing, and a member of the in-sync set
+ * can take over, because it has every acknowledged record. */
 static void
 look_at_log(kvp_ha_t *ha, uint64_t now_ns)
 {
@@ -287,7 +289,8 @@ take_follower(kvp_ha_t *ha, uint64_t conn, const kvp_frame_t *frame)
     kvp_sender_follow(&ha->sender, conn, frame, terms, n, &ident, kvp_boot_ns());
 }
 
-/* A switch takes a term, and any program may ask for one. */
+/* Handles a SWITCH request. A switch uses up a term, and any program may ask for a switch, so a new leader refuses it
+ * for a while. */
 static void
 take_switch(kvp_ha_t *ha, uint64_t conn, const kvp_frame_t *frame)
 {
@@ -343,7 +346,7 @@ kvp_ha_on_gone(void *arg, uint64_t conn)
 {
     kvp_ha_t *ha = arg;
 
-    if (ha->switch_conn == conn) ha->switch_conn = 0; /* it goes on */
+    if (ha->switch_conn == conn) ha->switch_conn = 0; /* the switch continues */
     kvp_sender_on_gone(&ha->sender, conn);
     for (uint32_t i = 0; i < ha->watchers_n; i++)
         if (ha->watchers[i] == conn) {
@@ -362,6 +365,6 @@ kvp_ha_on_frame(void *arg, uint64_t conn, const kvp_frame_t *frame)
         kvp_ha_hold_positions(ha);
         return;
     }
-    kvp_ha_on_gone(ha, conn); /* a watcher sends nothing */
+    kvp_ha_on_gone(ha, conn); /* a watcher should send nothing */
     kvp_server_end(ha->conf.server, conn);
 }

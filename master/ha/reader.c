@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See reader.h.
- */
+ * Reads the files of the log in libuv's pool: see reader.h. */
 #include "master/ha/reader.h"
 
 #include <errno.h>

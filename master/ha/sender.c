@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See sender.h.
+ * The leader's sender of the log: see sender.h.
  *
  * Design notes.
- * - There is no queue: the sender reads a standby's missing records from the files when its
- *   connection has room. The newest part of the log is in memory too (kvp_log_writer_recent), so a
- *   standby that keeps up gets everything from a leader whose disk hangs.
- * - A standby's position is trusted: a standby is a master of this pool. A standby that reports a
- *   wrong position can lose acknowledged writes at a fail-over. It cannot make the leader serve
- *   wrong data. */
+ * - There is no queue: the sender reads the records that a standby lacks from the files when the standby's connection
+ *   has room. The newest part of the log is in memory too (kvp_log_writer_recent), so a standby that keeps up gets
+ *   everything from a leader whose disk hangs.
+ * - A standby's position is trusted: a standby is a master of this pool. A standby that reports a wrong position can
+ *   lose acknowledged writes at a fail-over. It cannot make the leader serve wrong data. */
 #include "master/ha/sender.h"
 
 #include "common/clock.h"
@@ -18,9 +17,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PIECE_BYTES (64u << 10) /* of the log in a message */
-#define SOON_BYTES (16u << 10) /* are not put off */
-#define UNSENT_MAX (512u << 10) /* bytes queued for a standby's connection */
+#define PIECE_BYTES (64u << 10) /* limit of the log's bytes in one message */
+#define SOON_BYTES (16u << 10) /* this many bytes are sent without delay */
+#define UNSENT_MAX (512u << 10) /* limit of the bytes queued for a standby's connection */
 #define ALIVE_NS (500 * KVP_NS_PER_MS)
 #define SILENT_NS (5 * KVP_NS_PER_S)
 
@@ -49,16 +48,16 @@ forget_standby(kvp_sender_t *s, kvp_standby_t *t)
     s->n--;
 }
 
-/* ---- the fork */
+/* ---- where a standby's log forks from ours */
 static uint64_t
 end_of(const kvp_wire_term_t *terms, uint32_t n, uint32_t i, uint64_t end)
 {
     return i + 1 < n ? terms[i + 1].position : end;
 }
 
-/* Finds the position up to which a log with those terms and that end equals ours, which ends at
- * own_end and is kept from own_begin on. False: no kept position. One master wrote each term, so
- * two logs that both have a part of a term agree on it. */
+/* Finds the position up to which another log, with these terms and this end, equals ours. Our log ends at own_end,
+ * and its files begin at own_begin. Returns false if the logs are equal up to no position that our files still have.
+ * One master wrote each term, so two logs that both have a part of a term agree on it. */
 static bool
 find_fork(const kvp_wire_term_t *own, uint32_t own_n, uint64_t own_begin, uint64_t own_end,
           const kvp_wire_term_t *other, uint32_t other_n, uint64_t other_end, uint64_t *position_out)
@@ -76,7 +75,7 @@ find_fork(const kvp_wire_term_t *own, uint32_t own_n, uint64_t own_begin, uint64
     return false;
 }
 
-/* ---- who follows */
+/* ---- standbys that follow */
 static bool
 is_id(const char *id)
 {
@@ -107,7 +106,7 @@ begin_standby(kvp_sender_t *s, uint64_t conn, const char *id, uint64_t position,
 {
     kvp_standby_t *old = find_id(s, id), *t;
 
-    if (old != NULL) { /* its connection is half open */
+    if (old != NULL) { /* its old connection is half open */
         kvp_server_end(s->server, old->conn);
         forget_standby(s, old);
     }
@@ -147,7 +146,8 @@ kvp_sender_follow(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *frame, cons
         msg.detail = (char *)"";
         msg.position = begins;
         msg.is_anew =
-            !(ask->n == 0 && ask->end == begins) && /* it drops its log, and will begin there */
+            /* with an empty log that begins at this position the standby can continue */
+            !(ask->n == 0 && ask->end == begins) &&
             !find_fork(terms, terms_n, begins, kvp_log_writer_end(s->log), other, ask->n, ask->end, &msg.position);
     }
     msg.term = ident->term;
@@ -196,8 +196,8 @@ kvp_sender_close(kvp_sender_t *s)
     s->n = 0;
 }
 
-/* ---- sending */
-/* *n_out 0: not available yet. */
+/* ---- sending the log */
+/* Copies the next piece of the log to `room`. *n_out 0: the piece is not read yet. */
 static kvp_err_t
 take_piece(kvp_sender_t *s, uint64_t at, uint8_t *room, size_t len, size_t *n_out)
 {
@@ -237,7 +237,7 @@ send_piece(kvp_sender_t *s, kvp_standby_t *t, size_t len, bool is_last, uint64_t
         kvp_server_send(s->server, t->conn, &out);
     }
     kvp_buf_fini(&out);
-    if (err != KVP_OK) { /* a base has replaced its missing records: the standby connects again to get the base */
+    if (err != KVP_OK) { /* a base has replaced the records that the standby lacks: it connects again to get the base */
         kvp_log_info("master", "standby %s is too far behind: it reads the log from the beginning", t->id);
         kvp_server_end(s->server, t->conn);
         forget_standby(s, t);
@@ -245,7 +245,7 @@ send_piece(kvp_sender_t *s, kvp_standby_t *t, size_t len, bool is_last, uint64_t
     return n > 0;
 }
 
-/* True = some was put off. */
+/* Sends the records that the standby lacks. Returns true if some were delayed. */
 static bool
 pump_one(kvp_sender_t *s, kvp_standby_t *t, kvp_sender_pace_t pace, uint64_t now_ns)
 {

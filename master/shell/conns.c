@@ -2,34 +2,36 @@
  * The server's connections: bytes in, frames to the core, answers out. Read on_read, feed_frames and
  * kvp_server_flush_one first.
  *
- * - The server stops reading from a peer that does not read its answers (KVP_CONN_WAITS_READER): the
- *   peer cannot make the queue grow. Output that other connections cause is bounded by output_max.
- * - No connection gets more than TURN_NS of the core's work in a turn of the loop. It keeps its
- *   remaining frames, is not read, and continues after the connections before it in waits_turn. All
- *   of these share TURNS_NS of a turn, so that another connection's short question waits for this
- *   time only.
- * - A connection is in at most one of three queues for its timeout: before Hello, within a frame,
- *   ending. Each has one fixed delay, so it is sorted, and the timer checks only its head.
- * - Only libuv's close callback frees a connection: a callback with a pointer to one may use it to
- *   the callback's end, also after kvp_server_close_conn. */
+ * - The server stops reading from a peer that does not read its answers (KVP_CONN_WAITS_READER): the peer cannot make
+ *   the queue grow. Output that other connections cause is limited by output_max.
+ * - No connection gets more than TURN_NS of the core's work in a turn of the loop. It keeps its remaining frames, is
+ *   not read, and continues after the connections before it in waits_turn. All of these share TURNS_NS of a turn, so
+ *   that another connection's short request waits for this time only.
+ * - A connection is in at most one of three queues for its timeout: before Hello, within a frame, ending. Each queue
+ *   has one fixed delay, so it is sorted, and the timer checks only its head.
+ * - Only libuv's close callback frees a connection: a callback with a pointer to a connection may use it until the
+ *   callback returns, also after kvp_server_close_conn. */
 #include "master/shell/server_priv.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
-#define WRITE_BYTES (64u << 10) /* answers over this are written before the next frame is handled */
-#define PAUSE_BYTES (1u << 20) /* with unread answers over this, no more frames are taken */
+/* if more bytes of answers are queued, they are written before the next frame is handled */
+#define WRITE_BYTES (64u << 10)
+#define PAUSE_BYTES (1u << 20) /* if more bytes of answers are unread, no more frames are handled */
 #define SPARE_MAX_BYTES (256u << 10)
-#define TURN_NS 500000 /* of the core's work for one connection in a turn of the loop */
-#define OVERRUN_NS 2000000u /* limit of what one frame counts: a longer one may just not have been scheduled */
-#define TURNS_NS 2000000u /* for all connections that wait for their next turn; then others are read */
+#define TURN_NS 500000 /* limit of the core's work for one connection in a turn of the loop */
+/* limit of the time counted for one frame: in a longer time the thread may just not have been scheduled */
+#define OVERRUN_NS 2000000u
+/* limit of the work for all connections that wait for their next turn; then other connections are read */
+#define TURNS_NS 2000000u
 
 static void feed_frames(kvp_server_conn_t *conn);
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf);
 static void on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf);
 
-/* end_answer follows each write. A connection with unrequested output, or with a request that
- * waited for another one, has no request in this callback. */
+/* end_answer records the time of the answer to a request; called after each write. conn->asked_ns is 0 if the output
+ * answers no request of this callback. */
 static void
 end_answer(kvp_server_conn_t *conn)
 {
@@ -53,7 +55,8 @@ kvp_server_unsent_bytes(const kvp_server_conn_t *conn)
     return uv_stream_get_write_queue_size(&conn->uv.stream) + conn->waiting.len;
 }
 
-/* The connection goes to the end of the queue. Queues stay sorted: each has one fixed delay. */
+/* Sets the connection's deadline, and moves it to the end of the queue. Queues stay sorted, because each has one
+ * fixed delay. */
 void
 kvp_server_set_deadline(kvp_server_conn_t *conn, kvp_list_t *queue, uint64_t at_ns)
 {
@@ -87,7 +90,7 @@ on_closed(uv_handle_t *handle)
     if (server->is_stopping) kvp_server_stop(server);
 }
 
-/* kvp_server_mark_unsent makes sure that kvp_server_flush_all looks at the connection. */
+/* kvp_server_mark_unsent makes sure that kvp_server_flush_all writes the connection's output. */
 void
 kvp_server_mark_unsent(kvp_server_conn_t *conn)
 {
@@ -112,14 +115,14 @@ kvp_server_queue_output(kvp_server_conn_t *conn, kvp_buf_t *bytes)
         conn->is_overflown = true;
 }
 
-/* kvp_server_end_conn: no further frame counts, and the connection is closed when its output is sent. */
+/* kvp_server_end_conn: further frames are ignored, and the connection is closed when its output is sent. */
 void
 kvp_server_end_conn(kvp_server_conn_t *conn)
 {
     if (conn->end == KVP_CONN_OPEN) conn->end = KVP_CONN_ENDS;
 }
 
-/* kvp_server_close_conn closes at once. The core's output on this event goes to other connections. */
+/* kvp_server_close_conn closes the connection at once. The core may react with output to other connections. */
 void
 kvp_server_close_conn(kvp_server_conn_t *conn)
 {
@@ -161,8 +164,8 @@ on_written(uv_write_t *write, int status)
     kvp_server_flush_all(conn->server);
 }
 
-/* write_waiting gives the queued bytes to the socket; libuv keeps the rest. False: the connection
- * is closed. */
+/* write_waiting writes the queued bytes to the socket; libuv writes later what the socket does not accept now.
+ * Returns false if the connection was closed. */
 static bool
 write_waiting(kvp_server_conn_t *conn)
 {
@@ -188,7 +191,7 @@ fail:
     return false;
 }
 
-/* recycle puts an empty buffer back into circulation; a large one is not kept. */
+/* recycle_buf keeps an empty buffer for reuse; a large buffer is freed. */
 static void
 recycle_buf(kvp_server_t *server, kvp_buf_t *empty)
 {
@@ -200,7 +203,7 @@ recycle_buf(kvp_server_t *server, kvp_buf_t *empty)
     }
 }
 
-/* set_reading starts or stops reading, by the connection's state. */
+/* set_reading starts or stops reading, depending on the connection's state. */
 static void
 set_reading(kvp_server_conn_t *conn)
 {
@@ -232,9 +235,9 @@ resume_conn(kvp_server_conn_t *conn)
     feed_frames(conn);
 }
 
-/* end_sending goes on until everything is sent, then shuts our direction down, and leaves the rest
- * to the peer or to the deadline. A plain close could take the last answer away from it, if
- * something of its own is still unread here. */
+/* end_sending waits until everything is sent, then shuts down our direction of the connection, and waits for the
+ * peer's close or the deadline. A plain close could destroy the last answer before the peer reads it, if input of the
+ * peer is still unread here. */
 static void
 end_sending(kvp_server_conn_t *conn)
 {
@@ -251,7 +254,7 @@ end_sending(kvp_server_conn_t *conn)
     }
     if (conn->end == KVP_CONN_SHUT || conn->waiting.len > 0 || uv_is_closing(&conn->uv.handle)) return;
     conn->end = KVP_CONN_SHUT;
-    /* libuv does it after its pending writes. */
+    /* libuv shuts down after its pending writes. */
     if (uv_shutdown(&conn->shutdown, &conn->uv.stream, NULL) != 0) kvp_server_close_conn(conn);
 }
 
@@ -261,7 +264,7 @@ kvp_server_flush_one(kvp_server_conn_t *conn)
     kvp_server_t *server = conn->server;
 
     if (conn->owner == KVP_CONN_OF_CORE && kvp_server_is_fenced(server, kvp_boot_ns()))
-        return; /* it is dropped at the end of the turn */
+        return; /* the connection is dropped at the end of the turn */
     if (conn->is_overflown) {
         server->stats.overflows++;
         kvp_server_log_complaint(server, conn, "connection closed: too much waits to be sent");
@@ -284,7 +287,7 @@ is_greeted(const kvp_server_conn_t *conn)
     return conn->owner != KVP_CONN_OF_STRANGER;
 }
 
-/* The core learns of a connection with its first frame. False: the frame belongs to conf.ops. */
+/* Gives the first frame of a connection to its owner. Returns false if conf.ops owns it; otherwise the core does. */
 static bool
 admit_conn(kvp_server_conn_t *conn, const kvp_frame_t *frame)
 {
@@ -314,7 +317,7 @@ handle_frame(kvp_server_conn_t *conn, const kvp_frame_t *frame)
     kvp_master_on_frame(server->master, conn->id, frame, now);
     conn->share_ns -= (int64_t)kvp_min_u64(kvp_server_end_step(server, KVP_STEP_FRAME, now) - now, OVERRUN_NS);
     kvp_server_hand_on(server, conn);
-    const bool is_mute = kvp_server_is_mute(server); /* requests to a silent core would pile up in it */
+    const bool is_mute = kvp_server_is_mute(server); /* requests would pile up in a core that may not answer yet */
     if (conn->end != KVP_CONN_OPEN || (conn->waiting.len <= WRITE_BYTES && !is_mute)) return;
     if (!conn->is_writing && conn->waiting.len > 0 && !write_waiting(conn)) return;
     if (kvp_server_unsent_bytes(conn) > PAUSE_BYTES || is_mute) {
@@ -323,8 +326,8 @@ handle_frame(kvp_server_conn_t *conn, const kvp_frame_t *frame)
     }
 }
 
-/* handle_frames gives the core whole frames as long as the connection's share of the turn lasts,
- * and returns how many. */
+/* handle_frames gives whole frames to the core until the connection's share of the turn is used up. Returns the
+ * number of frames. */
 static uint32_t
 handle_frames(kvp_server_conn_t *conn)
 {
@@ -354,8 +357,8 @@ handle_frames(kvp_server_conn_t *conn)
     return n;
 }
 
-/* feed hands whole frames to the core, and keeps what is left of the bytes. A frame's deadline is
- * set once, when its first bytes are kept; it does not run while the connection is not read. */
+/* feed_frames gives whole frames to the core, and keeps the rest of the bytes. A frame's deadline is set once, when
+ * its first bytes are kept; it does not run while the connection is not read. */
 static void
 feed_frames(kvp_server_conn_t *conn)
 {
@@ -369,7 +372,7 @@ feed_frames(kvp_server_conn_t *conn)
         kvp_server_log_complaint(server, conn, "connection closed: no memory for its frame");
         kvp_server_close_conn(conn);
     } else if (!is_greeted(conn)) {
-        ; /* its deadline is its Hello's */
+        ; /* the deadline for its Hello stays */
     } else if (conn->in.own_len == 0 || conn->state != KVP_CONN_READS) {
         kvp_list_del(&conn->deadline_link);
     } else if (is_next || kvp_list_is_empty(&conn->deadline_link)) {
@@ -379,8 +382,8 @@ feed_frames(kvp_server_conn_t *conn)
     set_reading(conn);
 }
 
-/* kvp_server_let_in resumes connections that wait for room, each when the rest of its frame fits. One at a
- * time may exceed the budget: else all could wait for one another. */
+/* kvp_server_let_in resumes connections that wait for memory, each when the rest of its frame fits in the budget. One
+ * connection at a time may exceed the budget: otherwise all could wait for one another. */
 void
 kvp_server_let_in(kvp_server_t *server)
 {
@@ -428,7 +431,8 @@ on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
     kvp_server_conn_t *conn = handle->data;
     kvp_server_t *server = conn->server;
     const uint64_t kept = server->stats.input_bytes, max = server->conf.input_max;
-    /* Where half is used up only small frames come for nothing: who has to wait shall not keep much meanwhile. */
+    /* If half of the budget is used, only small frames are read at once: a connection that must wait should not use
+     * much memory meanwhile. */
     const uint64_t at_once = kvp_max_u64(max / 2 - kvp_min_u64(max / 2, kept), KVP_INBUF_SMALL_BYTES);
     uint8_t *at;
     size_t len;
@@ -472,7 +476,7 @@ on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
     conn->asked_ns = 0;
 }
 
-/* take_slot gives the connection its number; false when there are too many. */
+/* take_slot gives the connection its number. Returns false if there are too many connections. */
 static bool
 take_slot(kvp_server_t *server, kvp_server_conn_t *conn)
 {
@@ -493,7 +497,7 @@ take_slot(kvp_server_t *server, kvp_server_conn_t *conn)
     return true;
 }
 
-/* open_stream makes the libuv handle around fd. On failure the handle is to be closed, and fd with it. */
+/* open_stream makes the libuv handle for fd. On failure the caller must close the handle, which also closes fd. */
 static int
 open_stream(kvp_server_t *server, kvp_server_conn_t *conn, int fd, bool is_unix)
 {
@@ -535,7 +539,7 @@ kvp_server_on_accept(void *arg, int fd, bool is_unix)
     kvp_server_set_deadline(conn, &server->before_hello, now + server->conf.hello_ms * KVP_NS_PER_MS);
 }
 
-/* expire closes the connections at the head of a queue whose time has come. */
+/* kvp_server_expire_queue closes the connections at the head of a queue whose deadline has passed. */
 void
 kvp_server_expire_queue(kvp_server_t *server, kvp_list_t *queue, uint64_t now, const char *reason)
 {

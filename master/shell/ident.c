@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The file `ident`: a few lines of readable text, with a checksum over them. It is replaced as a
- * whole (written beside, synced, renamed, directory synced), so a crash leaves the old file or the
- * new one. */
+ * The file `ident`: the pool's identity in a few lines of readable text, with a checksum. The file is replaced as a
+ * whole (written under another name, synced, renamed, directory synced), so a crash leaves the old or the new file. */
 #include "master/shell/ident.h"
 
 #include "common/clock.h"
@@ -26,7 +25,7 @@
 #define CLUSTER_TEMP_NAME "cluster.new"
 #define TEXT_MAX 512
 
-/* format_text writes the whole file and returns its length. */
+/* format_text writes the file's whole text and returns its length. */
 static size_t
 format_text(const kvp_ident_t *ident, char text[TEXT_MAX])
 {
@@ -96,7 +95,7 @@ store_file(const kvp_ident_t *ident)
     return replace_file(ident, FILE_NAME, TEMP_NAME, text, len);
 }
 
-/* load_file reads the file; NOT_FOUND without one. */
+/* load_file reads the identity from the file; NOT_FOUND if there is no file. */
 static kvp_err_t
 load_file(kvp_ident_t *ident)
 {
@@ -128,7 +127,7 @@ make_new(kvp_ident_t *ident, uint32_t term)
     ident->is_new = true;
 }
 
-/* make_dirs is mkdir -p; an error shows when the directory is opened. */
+/* make_dirs makes the directory and its parents, like mkdir -p; an error shows when the directory is opened. */
 static void
 make_dirs(const char *path)
 {
@@ -144,8 +143,8 @@ make_dirs(const char *path)
     }
 }
 
-/* lock_dir makes (or, where it is only looked at, wants to find a pool in), opens and locks the
- * directory; it complains at the level given. */
+/* lock_dir makes, opens and locks the directory; with is_looking it makes nothing, and requires that the directory
+ * has a pool. Errors are logged at the given level. */
 static kvp_err_t
 lock_dir(const char *dir, bool is_looking, kvp_log_level_t level, kvp_ident_t *ident)
 {
@@ -171,9 +170,8 @@ lock_dir(const char *dir, bool is_looking, kvp_log_level_t level, kvp_ident_t *i
     return KVP_SYS;
 }
 
-/* take_term makes this start's term durable before any other process learns it. A new pool's term
- * is not written: a start without result must not look like a master whose pool the nodes do not
- * belong to. */
+/* take_term makes this start's term durable before any other process learns it. The term of a new pool is not written:
+ * after a start without result, the next start must not look like a master of another pool than the nodes'. */
 static kvp_err_t
 take_term(kvp_ident_t *ident, uint32_t least_term, bool takes_term)
 {
@@ -264,7 +262,7 @@ kvp_ident_close(kvp_ident_t *ident)
     ident->dir_fd = -1;
 }
 
-/* read_cluster reads which cluster the directory is of; NOT_FOUND: of none. */
+/* read_cluster reads to which cluster the directory belongs; NOT_FOUND: to none. */
 static kvp_err_t
 read_cluster(const kvp_ident_t *ident, char cluster[TEXT_MAX], char id[33])
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Assembling frames in place. An unaligned frame is moved down over bytes already used: only this
- * frame, so that many small frames in one read do not cost quadratic time. */
+ * Assembles frames in place. An unaligned frame is moved down over bytes that were handled: only this frame, so that
+ * many small frames in one read do not cost quadratic time. */
 #include "master/shell/inbuf.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@ reserve_own(kvp_inbuf_t *in, size_t n)
     return true;
 }
 
-/* The whole length of the frame in the own buffer, whose header is there: no such buffer is shorter. */
+/* Returns the whole length of the frame in the connection's own buffer, which always contains the frame's header. */
 static size_t
 whole_bytes(const kvp_inbuf_t *in)
 {
@@ -117,7 +117,7 @@ kvp_inbuf_keep(kvp_inbuf_t *in)
     in->own_len = in->left;
     size_t cap = kvp_max_u64(in->left, KVP_INBUF_SMALL_BYTES);
     uint8_t *own = in->at != in->own && cap <= in->own_cap / 4 ? realloc(in->own, cap) : NULL;
-    if (own != NULL) { /* the frame of this buffer is done */
+    if (own != NULL) { /* the frame for which this large buffer was made is handled */
         in->own = own;
         in->own_cap = cap;
     }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Sockets are made and accepted with plain system calls and only watched by libuv: its own listeners go round and round
- * in accept(2) when the process is out of descriptors.
- */
+ * Listening sockets, made and accepted with plain system calls and only watched by libuv: libuv's own listeners loop
+ * in accept(2) when the process has no free descriptors. */
 #include "master/shell/listener.h"
 
 #include "common/hostid.h"
@@ -17,7 +16,7 @@
 #include <unistd.h>
 
 #define BACKLOG 4096
-#define ACCEPT_BURST 64 /* connections accepted before other handlers get their turn */
+#define ACCEPT_BURST 64 /* limit of the connections accepted before other handlers run */
 #define PAUSE_MS 100
 #define KEEPALIVE_IDLE_S 30
 #define KEEPALIVE_INTERVAL_S 10
@@ -26,11 +25,11 @@
 static void
 set_int(int fd, int level, int name, int value)
 {
-    /* These options only tune: a socket without them still serves. */
+    /* The options only improve speed or detection of dead peers: a socket without them still works. */
     (void)setsockopt(fd, level, name, &value, sizeof(value));
 }
 
-/* listen_on returns a listening socket at one address, or -1 with errno. */
+/* listen_on returns a listening socket at the address, or -1 with errno. */
 static int
 listen_on(const struct sockaddr *addr, socklen_t len)
 {
@@ -90,13 +89,13 @@ kvp_listener_open_tcp(kvp_listener_t *listener, const kvp_hostport_t *at, kvp_ho
     return KVP_OK;
 }
 
-/* is_alive returns whether a process answers at a Unix socket's path. */
+/* is_alive returns true if a process answers at the path of a Unix socket. */
 static bool
 is_alive(const struct sockaddr_un *at)
 {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return true;
-    /* EAGAIN is a listener whose queue is full. */
+    /* EAGAIN: there is a listener, and its queue is full. */
     bool is_taken = connect(fd, (const struct sockaddr *)at, sizeof(*at)) == 0 || errno == EAGAIN;
     close(fd);
     return is_taken;
@@ -121,7 +120,7 @@ kvp_listener_open_unix(kvp_listener_t *listener, uint16_t port)
     }
     unlink(at.sun_path);
     int fd = listen_on((const struct sockaddr *)&at, sizeof(at));
-    /* The directory's mode decides who may connect: its owner, and the group of a named directory. */
+    /* The directory's mode decides who may connect: its owner, and the group of a directory that the user named. */
     if (fd < 0 || chmod(at.sun_path, 0666) != 0) {
         kvp_log_warn("master", "no Unix socket: %m path=%s", at.sun_path);
         if (fd >= 0) close(fd);
@@ -136,7 +135,7 @@ kvp_listener_open_unix(kvp_listener_t *listener, uint16_t port)
 static void
 tune_socket(int fd)
 {
-    /* On a Unix socket these fail, and are not needed. */
+    /* On a Unix socket the TCP options fail, and are not needed. */
     set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
     set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, KEEPALIVE_IDLE_S);
@@ -187,7 +186,7 @@ on_acceptable(uv_poll_t *poll, int status, int events)
         } else if (errno == EAGAIN) {
             return;
         }
-        /* Any other error ends one connection only, which accept(2) says to skip. */
+        /* Any other error ends only one connection, which accept(2) recommends to skip. */
     }
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See log_file.h. A file's name is its beginning, so the directory is the index of the log, and no
- * second index can disagree with it. */
+ * The files of the master's log: see log_file.h. A file's name is the position of its first byte, so the directory is
+ * the index of the log, and no second index can disagree with it. */
 #include "master/shell/log_file.h"
 
 #include "common/log.h"
@@ -132,7 +132,7 @@ kvp_log_file_remove(const kvp_log_file_t *lf, const kvp_log_gone_t *gone)
 
     for (uint32_t i = 0; i < gone->n; i++) {
         name_of(gone->from[i], name);
-        (void)unlinkat(lf->dir_fd, name, 0); /* a leftover file is read again, and repeats known records only */
+        (void)unlinkat(lf->dir_fd, name, 0); /* a leftover file is read again, and contains only known records */
     }
 }
 
@@ -200,7 +200,7 @@ open_file(const kvp_log_file_t *lf, uint64_t from, int flags)
     return openat(lf->dir_fd, name, flags | O_CLOEXEC, 0600);
 }
 
-/* *ok_out: fn wants more. */
+/* Passes the file's bytes to fn. *ok_out: fn wants more bytes. */
 static kvp_err_t
 read_file(const kvp_log_file_t *lf, uint64_t *at, uint8_t *piece, kvp_log_file_fn fn, void *arg, bool *ok_out)
 {
@@ -309,7 +309,7 @@ copy_rest(const kvp_log_file_t *lf, uint64_t file, uint64_t from, const char *to
     return n == 0;
 }
 
-/* From the first step on no start relies on the log: a start in the middle of this asks the nodes. */
+/* From the first step on no start relies on the log: a start in the middle of this asks the nodes instead. */
 kvp_err_t
 kvp_log_file_set_aside(kvp_log_file_t *lf, uint64_t kept, char name_out[KVP_LOG_NAME_BYTES])
 {
@@ -321,7 +321,7 @@ kvp_log_file_set_aside(kvp_log_file_t *lf, uint64_t kept, char name_out[KVP_LOG_
     for (uint32_t i = lf->files; i-- > 0;) {
         uint64_t from = kvp_max_u64(lf->from[i], end);
 
-        if (i + 1 < lf->files && lf->from[i + 1] <= end) break; /* it ends before */
+        if (i + 1 < lf->files && lf->from[i + 1] <= end) break; /* this file ends before the cut */
         snprintf(name, sizeof name, "%016" PRIx64 ".damaged", from);
         if (!copy_rest(lf, lf->from[i], from, name)) return log_failure(lf, "set aside the rest of");
         memcpy(name_out, name, sizeof name);
@@ -367,7 +367,7 @@ kvp_log_file_turn(kvp_log_file_t *lf)
     }
     fd = open_file(lf, lf->end, O_WRONLY | O_CREAT | O_TRUNC);
     if (fd < 0) return KVP_SYS;
-    if (!lf->is_never_synced && fsync(lf->dir_fd) != 0) { /* else the file itself may be lost */
+    if (!lf->is_never_synced && fsync(lf->dir_fd) != 0) { /* without this sync the file itself may be lost */
         close(fd);
         return KVP_SYS;
     }

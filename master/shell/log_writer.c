@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See log_writer.h.
+ * Writes the log: see log_writer.h.
  *
  * Design notes.
- * - Chunks are written in order, one at a time: between two turns of the loop, or by the pool. A
- *   chunk that begins a base goes into a file of its own.
- * - While `write` is under way the first chunk and `file` belong to the thread that writes.
- * - The loop never waits for the disk: a write between turns that takes long goes on beside the
- *   loop (master/shell/relay.h).
- * - What cannot be written is tried again each second; until then the core refuses what would add
- *   to it. */
+ * - Chunks of records are written in order, one at a time: between two turns of the loop, or by the thread pool. A
+ *   chunk that begins a base goes into a new file.
+ * - While `write` is in progress the first chunk and `file` belong to the thread that writes.
+ * - The loop never waits for the disk: if a write between turns takes long, the loop continues in another thread
+ *   (master/shell/relay.h).
+ * - A failed write is tried again each second; until then the core refuses new puts and removals. */
 #include "master/shell/log_writer.h"
 
 #include "common/clock.h"
@@ -20,20 +19,22 @@
 #include <string.h>
 
 #define AT_ONCE_BYTES (64u << 10)
-#define SLOW_NS KVP_NS_PER_MS /* a write of this length is one of a disk that may block */
+#define SLOW_NS KVP_NS_PER_MS /* after a write that took this long the disk counts as busy */
 #define SLOW_FOR_NS KVP_NS_PER_S
 #define RETRY_NS KVP_NS_PER_S
-#define RECENT_BYTES (1u << 20) /* of what is written are kept in memory, and at most twice as many */
-#define STALL_NS (2 * KVP_NS_PER_S) /* a write or a sync that takes longer: the disk does not answer */
+/* the last written bytes are kept in memory: at least this many, at most twice as many */
+#define RECENT_BYTES (1u << 20)
+#define STALL_NS (2 * KVP_NS_PER_S) /* a write or a sync that takes longer counts as failed: the disk does not answer */
 #define SYNC_NS (50 * KVP_NS_PER_MS)
-#define CHUNK_BYTES (1u << 20) /* more begins a chunk of its own */
+#define CHUNK_BYTES (1u << 20) /* a chunk of this size is full: further records begin a new chunk */
 #define BASE_BYTES (64ull << 20)
-#define BASE_TIMES 3u /* files grow to this multiple of the last base's size */
+/* a base is requested when the files have grown to this multiple of their size after the last base */
+#define BASE_TIMES 3u
 
 typedef struct kvp_log_chunk {
-    kvp_list_t link; /* writer->chunks */
+    kvp_list_t link; /* link in writer->chunks */
     kvp_buf_t bytes;
-    uint64_t end; /* position of the core */
+    uint64_t end; /* position of the core after these records */
     bool begins_file;
 } chunk_t;
 
@@ -49,8 +50,8 @@ first_chunk(const kvp_log_writer_t *w)
     return kvp_list_is_empty(&w->chunks) ? NULL : kvp_list_first(&w->chunks, chunk_t, link);
 }
 
-/* One chunk is kept with its memory, so that a small write costs no allocation: the core gets the
- * memory for the next records. */
+/* Returns an empty chunk. One freed chunk is kept with its memory, so that a small write costs no allocation: the
+ * core gets the memory for the next records. */
 static chunk_t *
 new_chunk(kvp_log_writer_t *w)
 {
@@ -76,7 +77,7 @@ free_chunk(kvp_log_writer_t *w, chunk_t *c)
     free(c);
 }
 
-/* All except the chunk that is being written. */
+/* Frees all chunks except the chunk that is being written. */
 static void
 drop_chunks(kvp_log_writer_t *w)
 {
@@ -242,8 +243,8 @@ kvp_log_writer_tap(kvp_log_writer_t *w, void (*tap)(void *arg, const void *recor
     w->tap_arg = arg;
 }
 
-/* ---- one chunk */
-/* In any thread. errno has the error. */
+/* ---- writing one chunk */
+/* Writes the chunk to the file, in any thread. Returns false after an error, with errno. */
 static bool
 write_chunk(kvp_log_writer_t *w, const chunk_t *c)
 {
@@ -279,7 +280,7 @@ note_failure(kvp_log_writer_t *w, int error, uint64_t now_ns)
     fail_log(w, strerror(error));
 }
 
-/* Returns when the write or sync under way counts as hanging; UINT64_MAX = none is under way. */
+/* Returns the time at which the running write or sync counts as hanging; UINT64_MAX = none is running. */
 static uint64_t
 stalls_ns(const kvp_log_writer_t *w)
 {
@@ -350,20 +351,21 @@ on_write_end(uv_work_t *work, int status)
     kvp_log_writer_end_write(work->data);
 }
 
-/* A write may block for milliseconds. */
+/* Returns true if a write may block for milliseconds at present. */
 static bool
 is_disk_busy(const kvp_log_writer_t *w, uint64_t now_ns)
 {
     return now_ns < w->slow_until_ns || is_busy(&w->removal) || (w->wishes & KVP_MASTER_BASES) != 0;
 }
 
-/* The first chunk, where it can be written now. */
+/* Returns the first chunk, if it can be written now; else NULL. */
 static chunk_t *
 due_chunk(const kvp_log_writer_t *w, uint64_t now_ns)
 {
     chunk_t *c = is_busy(&w->write) || now_ns < w->retry_ns ? NULL : first_chunk(w);
 
-    return c != NULL && c->begins_file && is_busy(&w->sync) ? NULL : c; /* the synced file would be closed */
+    /* a new file would close the file that is being synced */
+    return c != NULL && c->begins_file && is_busy(&w->sync) ? NULL : c;
 }
 
 static bool
@@ -379,7 +381,7 @@ begin_job(kvp_log_job_t *job, kvp_log_job_state_t state, uint64_t now_ns)
     job->began_ns = now_ns;
 }
 
-/* What is short is written when the turn of the loop ends. */
+/* Gives the first chunk to the thread pool, unless it is short: a short one is written at the end of the turn. */
 static void
 write_some(kvp_log_writer_t *w, uint64_t now_ns)
 {
@@ -418,7 +420,7 @@ on_sync(uv_work_t *work)
     w->stats.log_sync_longest_ns = kvp_max_u64(w->stats.log_sync_longest_ns, kvp_boot_ns() - began_ns);
 }
 
-/* Bytes written since the last sync may be lost, even if a later sync succeeds. */
+/* Reports a failed sync: bytes written since the last sync may be lost, even if a later sync succeeds. */
 static void
 sync_failed(kvp_log_writer_t *w, uint64_t end, int error)
 {
@@ -445,7 +447,7 @@ on_sync_end(uv_work_t *work, int status)
     w->moved(w->arg);
 }
 
-/* One sync at a time; bytes written meanwhile go with the next. */
+/* Begins a sync if one is due. One sync runs at a time; the next sync covers the bytes written meanwhile. */
 static void
 sync_some(kvp_log_writer_t *w, uint64_t now_ns)
 {
@@ -459,8 +461,8 @@ sync_some(kvp_log_writer_t *w, uint64_t now_ns)
     (void)uv_queue_work(w->uv, &w->sync.work, on_sync, on_sync_end);
 }
 
-/* ---- the core's side */
-/* The chunk that more can be added to, or NULL. */
+/* ---- the core's outputs */
+/* Returns the chunk to which more records can be added, or NULL. */
 static chunk_t *
 open_chunk(kvp_log_writer_t *w)
 {
@@ -496,12 +498,12 @@ kvp_log_writer_add(kvp_log_writer_t *w, kvp_master_ready_t *ready)
         kvp_buf_reset(bytes);
 }
 
-/* True: a base has begun. */
+/* Asks the core for a base if the files have grown enough. Returns true if a base has begun. */
 static bool
 begin_base(kvp_log_writer_t *w)
 {
     if (is_busy(&w->write) || is_busy(&w->removal) || kvp_log_file_bytes(&w->file) < w->base_limit) return false;
-    if (!kvp_master_snapshot(w->master)) return false; /* one is under way, or nodes have not all reported */
+    if (!kvp_master_snapshot(w->master)) return false; /* a base is being recorded, or not all nodes have reported */
     w->stats.log_bases++;
     return true;
 }
@@ -593,7 +595,7 @@ kvp_log_writer_fini(kvp_log_writer_t *w)
     bool is_ok = true;
 
     if (is_busy(&w->write) && w->write.error == 0)
-        free_chunk(w, first_chunk(w)); /* the loop has not heard of its end */
+        free_chunk(w, first_chunk(w)); /* the write ended, but the loop has not handled its end */
     w->write.state = KVP_LOG_JOB_NONE;
     while (w->master != NULL && kvp_master_ready(w->master, &last)) {
         kvp_log_writer_add(w, &last);

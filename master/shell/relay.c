@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See relay.h. The thread that changes call_ns from the call's own time to 0 owns the loop: the
- * calling thread, or the watching one. */
+ * Two threads that run one loop in turn: see relay.h. The thread that changes call_ns from the start time of a call
+ * to 0 runs the loop: the calling thread, or the watching one. */
 #include "master/shell/relay.h"
 
 #include "common/clock.h"
@@ -11,7 +11,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* watch_loop waits until this thread is to run the loop. False: the loop has ended. */
+/* watch_loop waits until this thread must run the loop. Returns false if the loop has ended. */
 static bool
 watch_loop(kvp_relay_t *r)
 {
@@ -53,7 +53,8 @@ run_second(void *arg)
     return NULL;
 }
 
-/* The second thread takes signals: a thread in a call that hangs cannot. */
+/* Runs the loop in this thread and a second thread. The second thread also takes signals, because a thread in a
+ * hanging call cannot. */
 kvp_err_t
 kvp_relay_run(kvp_relay_t *r, kvp_turn_t (*turn)(void *arg), void *arg)
 {

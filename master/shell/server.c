@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The calls of the core, and the loop's turns. conns.c has the connections: a frame's way in
- * (on_read, feed_frames) and an answer's way out (kvp_server_flush_one).
+ * The calls of the core, and the loop's turns. conns.c has the connections: the way of a frame in (on_read,
+ * feed_frames) and the way of an answer out (kvp_server_flush_one).
  *
- * Answers are collected from the core after every frame and written once, at the end of the
- * callback: one system call for a batch of pipelined requests. One spare buffer moves between the
- * core and the connections, so a small frame costs no allocation. */
+ * Answers are collected from the core after every frame and written once, at the end of the callback: one system call
+ * for a batch of pipelined requests. One spare buffer moves between the core and the connections, so a small frame
+ * costs no allocation. */
 #include "master/shell/server_priv.h"
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 static void on_save_end(uv_work_t *work, int status);
 static void on_timer(uv_timer_t *timer);
 
-/* begin gives the time of a callback; the first of a turn starts the turn's clock. */
+/* kvp_server_begin returns the time at the beginning of a callback; the first one of a turn starts the turn's clock. */
 uint64_t
 kvp_server_begin(kvp_server_t *server)
 {
@@ -25,7 +25,7 @@ kvp_server_begin(kvp_server_t *server)
     return now;
 }
 
-/* The core may not act any more, or not yet again: nothing is given to it, and nothing of it leaves. */
+/* Returns true while the core must not act, because act_until_ns has passed: it gets no input, and sends no output. */
 bool
 kvp_server_is_fenced(kvp_server_t *server, uint64_t now)
 {
@@ -39,7 +39,7 @@ kvp_server_note_times(kvp_server_t *server)
     kvp_master_note_times(server->master, kvp_times_step_longest(server->times), server->times->answer_longest_ns);
 }
 
-/* kvp_server_end_step follows each call of the core, and returns the time. */
+/* kvp_server_end_step is called after each call of the core. It records the call's duration, and returns the time. */
 uint64_t
 kvp_server_end_step(kvp_server_t *server, kvp_step_kind_t kind, uint64_t began)
 {
@@ -50,8 +50,8 @@ kvp_server_end_step(kvp_server_t *server, kvp_step_kind_t kind, uint64_t began)
     return now;
 }
 
-/* kvp_server_arm_timer makes the timer fire at at_ns or before: it only ever moves nearer, so that frames that
- * extend a deadline do not touch it. */
+/* kvp_server_arm_timer makes the timer fire at at_ns or earlier. The timer only ever moves to an earlier time, so
+ * that frames that extend a deadline do not touch it. */
 void
 kvp_server_arm_timer(kvp_server_t *server, uint64_t at_ns, uint64_t now)
 {
@@ -62,7 +62,7 @@ kvp_server_arm_timer(kvp_server_t *server, uint64_t at_ns, uint64_t now)
     uv_timer_start(&server->timer, on_timer, (delay_ns + KVP_NS_PER_MS - 1) / KVP_NS_PER_MS, 0);
 }
 
-/* kvp_server_log_complaint writes a line that a peer can cause, with the peer's address. */
+/* kvp_server_log_complaint logs a line that a peer can cause, with the peer's address and a limited rate. */
 void
 kvp_server_log_complaint(kvp_server_t *server, kvp_server_conn_t *conn, const char *reason)
 {
@@ -75,7 +75,7 @@ kvp_server_log_complaint(kvp_server_t *server, kvp_server_conn_t *conn, const ch
     kvp_log_warn("master", "%s peer=%s missed=%u", reason, peer, missed);
 }
 
-/* In a thread of libuv's: a disk may take seconds. */
+/* Saves the identity in a thread of libuv's pool, because a disk may take seconds. */
 static void
 on_save(uv_work_t *work)
 {
@@ -84,7 +84,7 @@ on_save(uv_work_t *work)
     server->is_saved = server->conf.save_ident(server->conf.save_ident_arg, &server->ident);
 }
 
-/* Saves next_ident, or again the last one. */
+/* Begins to save next_ident, or the last identity again after a failure. */
 static void
 save_ident(kvp_server_t *server)
 {
@@ -111,9 +111,9 @@ queue_frames(kvp_server_t *server)
     kvp_buf_reset(&ready->frames);
 }
 
-/* kvp_server_hand_on follows each input of the core, and hands its outputs on: records to the log,
- * frames to the connections, which are written at the end of the callback. conn is the connection of
- * the input, for notes; NULL = none. */
+/* kvp_server_hand_on is called after each input of the core. It passes the core's outputs on: records to the log,
+ * frames to the connections, which are written at the end of the callback. conn is the connection of the input, for
+ * log lines; NULL = none. */
 void
 kvp_server_hand_on(kvp_server_t *server, kvp_server_conn_t *conn)
 {
@@ -136,7 +136,7 @@ kvp_server_is_mute(const kvp_server_t *server)
     return (server->ready.wishes & KVP_MASTER_MUTES) != 0;
 }
 
-/* Reads the connections that were not read while the core was silent. */
+/* Resumes the connections that were not read while the core could not answer. */
 static void
 wake_if_not_mute(kvp_server_t *server)
 {
@@ -145,7 +145,7 @@ wake_if_not_mute(kvp_server_t *server)
             kvp_server_mark_unsent(server->slots[i].conn);
 }
 
-/* run_log writes the core's records, and reports the written positions, so that the core answers. */
+/* run_log writes the core's records, and reports the written positions to the core, so that the core answers. */
 static void
 run_log(kvp_server_t *server)
 {
@@ -174,8 +174,8 @@ on_log_moved(void *arg)
     kvp_server_flush_all(server);
 }
 
-/* kvp_server_flush_all ends every callback. Closing one connection may give the core output for others: they
- * join the end of the list. */
+/* kvp_server_flush_all is called at the end of every callback and sends all queued output. Closing one connection may
+ * make the core produce output for others, which are added to the end of the list. */
 void
 kvp_server_flush_all(kvp_server_t *server)
 {
@@ -225,7 +225,8 @@ on_save_end(uv_work_t *work, int status)
     server->is_saving = false;
     if (server->is_stopping) return;
     now = kvp_server_begin(server);
-    if (server->next_ident.term != 0) { /* a new core's, or a later one: only this one counts */
+    /* A new identity was set meanwhile, so the saved one does not count: saves the new one. */
+    if (server->next_ident.term != 0) {
         save_ident(server);
         return;
     }
@@ -243,12 +244,13 @@ static void
 on_work(uv_idle_t *work)
 {
     kvp_server_t *server = work->data;
-    if ((server->ready.wishes & KVP_MASTER_WORKS) == 0) return; /* connections wait for a turn */
+    if ((server->ready.wishes & KVP_MASTER_WORKS) == 0) return; /* only connections wait for a turn */
     on_tick(server);
     kvp_server_flush_all(server);
 }
 
-/* on_turn_end runs before the loop waits: what has to be looked at once a turn rather than once a frame. */
+/* on_turn_end runs at the end of each turn, before the loop waits, for work that is needed once a turn instead of
+ * once a frame. */
 static void
 on_turn_end(uv_prepare_t *prepare)
 {
@@ -276,7 +278,7 @@ on_turn_end(uv_prepare_t *prepare)
     } else {
         uv_idle_stop(&server->work);
     }
-    if (server->fence != KVP_FENCE_OPEN) return; /* nothing is done before the fence is lifted */
+    if (server->fence != KVP_FENCE_OPEN) return; /* nothing is due before the fence is lifted */
     kvp_server_arm_timer(server, server->ready.tick_ns, now);
     if (server->conf.log != NULL) kvp_server_arm_timer(server, kvp_log_writer_due(server->conf.log), now);
 }
@@ -389,7 +391,7 @@ kvp_server_stop(kvp_server_t *server)
     close_handle((uv_handle_t *)&server->turn_end);
 }
 
-/* ---- several masters with an election */
+/* ---- election: several masters */
 void
 kvp_server_drop(kvp_server_t *server)
 {
@@ -405,7 +407,7 @@ kvp_server_swap(kvp_server_t *server, kvp_master_t *master)
     for (uint32_t i = 0; i < server->slot_cap; i++) {
         kvp_server_conn_t *conn = server->slots[i].conn;
         if (conn == NULL || conn->owner != KVP_CONN_OF_CORE) continue;
-        conn->owner = KVP_CONN_OF_NOBODY; /* the core that knew it was removed */
+        conn->owner = KVP_CONN_OF_NOBODY; /* the core that knew this connection was removed */
         kvp_server_close_conn(conn);
     }
     server->master = master;
@@ -416,7 +418,8 @@ void
 kvp_server_act_until(kvp_server_t *server, uint64_t until_ns)
 {
     server->act_until_ns = until_ns;
-    if (server->fence == KVP_FENCE_SHUT) kvp_server_drop(server); /* some may have got stuck meanwhile */
+    /* connections that came meanwhile may wait for a core that did not act */
+    if (server->fence == KVP_FENCE_SHUT) kvp_server_drop(server);
     server->fence = KVP_FENCE_OPEN;
 }
 
@@ -463,7 +466,7 @@ kvp_server_end(kvp_server_t *server, uint64_t id)
     kvp_server_conn_t *conn = kvp_server_find_conn(server, id);
 
     if (conn == NULL || conn->owner != KVP_CONN_OF_OPS) return;
-    conn->owner = KVP_CONN_OF_NOBODY; /* the closing caller knows */
+    conn->owner = KVP_CONN_OF_NOBODY; /* the caller closes it, so ops are not called */
     kvp_server_end_conn(conn);
     kvp_server_mark_unsent(conn);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The server's inside: conns.c has the connections, server.c the core's calls and the loop. */
+ * The internals of the server: conns.c has the connections, server.c the calls of the core and the loop. */
 #ifndef KVP_MASTER_SHELL_SERVER_PRIV_H
 #define KVP_MASTER_SHELL_SERVER_PRIV_H
 
@@ -12,20 +12,20 @@
 #include "master/shell/server.h"
 #include "proto/pb.h"
 
-/* bits of a connection's slot in its number; the rest counts up, so that no number is reused */
+/* number of bits of a connection's number that hold its slot; the other bits count up, so that no number is reused */
 #define KVP_SERVER_SLOT_BITS 20
 #define KVP_SERVER_SHARED_BYTES (256u << 10)
 
 typedef enum {
     KVP_CONN_READS,
     KVP_CONN_WAITS_READER, /* not read until the peer has read its answers */
-    KVP_CONN_WAITS_TURN, /* used up its share of this turn; in server->waits_turn */
-    KVP_CONN_WAITS_ROOM, /* for a frame over the shared memory budget; in server->waits_room */
+    KVP_CONN_WAITS_TURN, /* has used up its share of this turn; in server->waits_turn */
+    KVP_CONN_WAITS_ROOM, /* waits for memory for its frame, over the shared budget; in server->waits_room */
 } kvp_server_conn_state_t;
 
-/* A connection belongs to the core, or to conf.ops (master/ha). */
+/* The owner of a connection: the core, or conf.ops (master/ha). */
 typedef enum {
-    KVP_CONN_OF_STRANGER, /* its first whole frame has not come */
+    KVP_CONN_OF_STRANGER, /* its first whole frame has not arrived yet */
     KVP_CONN_OF_CORE, /* the core knows it */
     KVP_CONN_OF_OPS,
     KVP_CONN_OF_NOBODY, /* the owner has ended it, or was told its end */
@@ -33,9 +33,10 @@ typedef enum {
 
 typedef enum {
     KVP_CONN_OPEN,
-    KVP_CONN_ENDS, /* frames are ignored; closed when everything is sent and read, or at the deadline */
-    KVP_CONN_ENDS_SOON, /* and the deadline runs */
-    KVP_CONN_SHUT, /* and our direction is shut down */
+    /* frames are ignored; the connection is closed when everything is sent and read, or at its deadline */
+    KVP_CONN_ENDS,
+    KVP_CONN_ENDS_SOON, /* as KVP_CONN_ENDS, and the deadline is set */
+    KVP_CONN_SHUT, /* as KVP_CONN_ENDS_SOON, and our direction is shut down */
 } kvp_server_conn_end_t;
 
 typedef struct {
@@ -46,41 +47,42 @@ typedef struct {
         uv_pipe_t pipe;
     } uv;
     kvp_server_t *server;
-    uint64_t id; /* for the core: a count << KVP_SERVER_SLOT_BITS | slot */
+    uint64_t id; /* number of the connection for the core: a count << KVP_SERVER_SLOT_BITS | slot */
     uint32_t slot;
     kvp_server_conn_owner_t owner;
     kvp_server_conn_end_t end;
     bool is_reading;
     kvp_server_conn_state_t state;
-    kvp_list_t wait_link; /* in server->waits_turn, waits_room */
-    uint64_t turn; /* of the loop, in which it last had its share */
-    int64_t share_ns; /* the rest of it; the excess of a long frame is taken from the next share */
-    size_t input_bytes; /* counted of `in` */
-    bool is_overflown; /* to be closed at once */
-    bool is_writing; /* `sending` is libuv's until on_written */
+    kvp_list_t wait_link; /* link in server->waits_turn or waits_room */
+    uint64_t turn; /* number of the loop's turn in which it last got its share */
+    /* the unused rest of its share of the turn; the excess time of a long frame is taken from the next share */
+    int64_t share_ns;
+    size_t input_bytes; /* memory of `in` that is counted in the server's statistics */
+    bool is_overflown; /* flag: it must be closed at once */
+    bool is_writing; /* flag: `sending` belongs to libuv until on_written */
 
     kvp_inbuf_t in;
     kvp_buf_t sending;
-    kvp_buf_t waiting; /* answers behind it */
+    kvp_buf_t waiting; /* answers to send after `sending` */
     uv_write_t write;
     uv_shutdown_t shutdown;
-    kvp_list_t unsent_link; /* in server->unsent while something may have to be written */
-    uint64_t asked_ns; /* when its request of this callback became readable; 0 = none */
+    kvp_list_t unsent_link; /* link in server->unsent, while output may have to be written */
+    uint64_t asked_ns; /* when the request of this callback became readable; 0 = none */
     uint64_t received_ns; /* when the last received bytes became readable */
 
     uint64_t deadline_ns;
-    kvp_list_t deadline_link; /* in one of server->before_hello, cut, ending */
+    kvp_list_t deadline_link; /* link in server->before_hello, cut or ending */
 } kvp_server_conn_t;
 
 typedef struct {
-    kvp_server_conn_t *conn; /* NULL = free */
+    kvp_server_conn_t *conn; /* NULL = the slot is free */
     uint32_t next_free;
 } kvp_server_slot_t;
 
 typedef enum {
     KVP_FENCE_OPEN, /* the core may act */
-    KVP_FENCE_SHUT, /* act_until_ns is over, */
-    KVP_FENCE_TOLD, /* and conf.ops knows */
+    KVP_FENCE_SHUT, /* act_until_ns has passed, so the core must not act */
+    KVP_FENCE_TOLD, /* as KVP_FENCE_SHUT, and conf.ops was told */
 } kvp_server_fence_t;
 
 struct kvp_server {
@@ -94,38 +96,39 @@ struct kvp_server {
     kvp_master_t *master;
     kvp_times_t *times;
     bool is_stopping;
-    uint64_t act_until_ns; /* the core rests from then on, */
-    kvp_server_fence_t fence; /* as last looked at */
+    uint64_t act_until_ns; /* from this time on the core must not act */
+    kvp_server_fence_t fence; /* state of the fence when it was last checked */
     uv_timer_t timer;
-    uv_idle_t work; /* active while the core has work: turns do not wait then */
+    uv_idle_t work; /* active while the core has work, so that the loop does not wait */
     uv_prepare_t turn_end;
     uint64_t timer_at_ns;
 
     kvp_server_slot_t *slots;
     uint32_t slot_cap;
-    uint32_t slot_free; /* head of the free list; slot_cap = none */
+    uint32_t slot_free; /* head of the list of free slots; slot_cap = none */
     uint64_t conn_count;
     kvp_list_t before_hello;
     kvp_list_t cut;
     kvp_list_t ending;
     kvp_list_t unsent;
-    uint64_t turn; /* of the loop */
-    kvp_list_t waits_turn, waits_room; /* connections that wait for a turn, or for room; first come, first served */
-    kvp_server_conn_t *over_budget; /* the connection with a frame over the budget; NULL = none */
+    uint64_t turn; /* number of the loop's turn */
+    kvp_list_t waits_turn, waits_room; /* connections that wait for a turn, or for memory; first come, first served */
+    kvp_server_conn_t *over_budget; /* the connection whose frame exceeds the memory budget; NULL = none */
 
-    uint8_t *shared; /* received bytes lie here while their callback runs */
-    kvp_master_ready_t ready; /* the core's outputs; `frames` is a spare buffer for connections as well */
-    kvp_master_ident_t next_ident; /* the core's last identity, to be saved next; term 0 = none */
-    kvp_master_ident_t ident; /* being saved, or saved; while is_saving it is the saving thread's */
-    uint64_t save_due_ns; /* time of the next attempt after a failure; UINT64_MAX = it is saved */
+    uint8_t *shared; /* buffer for received bytes, used during one callback */
+    kvp_master_ready_t ready; /* the core's outputs; `frames` is also a spare buffer for connections */
+    kvp_master_ident_t next_ident; /* the core's latest identity, which is saved next; term 0 = none */
+    /* the identity that is being saved or was saved; belongs to the saving thread while is_saving */
+    kvp_master_ident_t ident;
+    uint64_t save_due_ns; /* time of the next attempt to save after a failure; UINT64_MAX = no failure */
     uv_work_t save;
     bool is_saving;
-    bool is_saved; /* how that ended */
+    bool is_saved; /* flag: the last save succeeded */
     kvp_log_limit_t log_limit;
     kvp_server_stats_t stats;
 };
 
-/* server.c */
+/* Functions of server.c. */
 uint64_t kvp_server_begin(kvp_server_t *server);
 bool kvp_server_is_fenced(kvp_server_t *server, uint64_t now);
 void kvp_server_note_times(kvp_server_t *server);
@@ -136,7 +139,7 @@ bool kvp_server_is_mute(const kvp_server_t *server);
 void kvp_server_hand_on(kvp_server_t *server, kvp_server_conn_t *conn);
 void kvp_server_flush_all(kvp_server_t *server);
 
-/* conns.c */
+/* Functions of conns.c. */
 kvp_server_conn_t *kvp_server_find_conn(kvp_server_t *server, uint64_t id);
 size_t kvp_server_unsent_bytes(const kvp_server_conn_t *conn);
 void kvp_server_set_deadline(kvp_server_conn_t *conn, kvp_list_t *queue, uint64_t at_ns);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Histograms and maxima; the rule of what was readable when is in the header.
- */
+ * Histograms and maxima of the loop's times; times.h explains how they are measured. */
 #include "master/shell/times.h"
 
 static bool

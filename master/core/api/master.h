@@ -15,23 +15,23 @@ typedef struct kvp_master kvp_master_t;
 kvp_err_t kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t **master_out) KVP_MUST_USE;
 void kvp_master_destroy(kvp_master_t *master);
 
-/* The log of earlier masters, if the shell keeps one (conf.has_journal), is read back first:
- * kvp_master_read_log takes its bytes from the beginning, in pieces of any length. CORRUPT: a torn
- * record; VERSION: a record of a later version; INVALID: the log of another pool. No byte from there
- * on is accepted.
+/* kvp_master_read_log reads the log of earlier masters, if the shell keeps a log (conf.has_journal), before the first
+ * input. It takes the log's bytes from the beginning, in pieces of any length. Returns CORRUPT for a torn record,
+ * VERSION for a record of a later version, INVALID for the log of another pool; the core then accepts neither this
+ * record nor any byte after it.
  *
- * kvp_master_open_log then ends the reading: *end_out is the number of accepted bytes. The shell
- * cuts the log there, and continues writing. After VERSION and INVALID the log must not be opened,
- * and this call returns the same. LIMIT: no term is left.
- * - WHOLE: as far as the shell knows, no byte is missing that the core had as written. SHORT: the
- *   end may be missing. If the log is damaged, ends in the middle of a record, or is SHORT, only its
- *   removals are accepted. The call may raise the term (ready.ident). A pool without a name sends
- *   nothing before its identity is saved.
- * - FOLLOW: this master is a standby (ADR 0031). kvp_master_read_log then enters the leader's
- *   records after *end_out, and kvp_master_ready returns the same records for writing. CORRUPT: they
- *   do not continue the log, or are damaged. No record from there on is entered, but an object that
- *   it would have replaced may be removed already: such a core must not lead. A standby serves only
- *   state questions (Hello.is_state_only), and is otherwise at rest. */
+ * kvp_master_open_log then ends the reading: *end_out is the number of accepted bytes. The shell truncates the log to
+ * this length and continues writing there. After VERSION and INVALID the log must not be opened, and
+ * kvp_master_open_log returns the same error. LIMIT: no term is left.
+ * - WHOLE: as far as the shell knows, the file has all bytes that the core was told are written. SHORT: the end of
+ *   the file may be missing. If the log is damaged, ends in the middle of a record, or is SHORT, the core uses only
+ *   its removals. The call may raise the term (ready.ident). A pool without an identity sends nothing before its
+ *   identity is saved.
+ * - FOLLOW: this master is a standby (ADR 0031). kvp_master_read_log then applies the leader's records after
+ *   *end_out, and kvp_master_ready returns the same records for writing. CORRUPT: the records do not continue the
+ *   log, or are damaged. No record from there on is applied, but an object that the record would have replaced may be
+ *   removed already: such a core must not lead. A standby answers only questions about its state
+ *   (Hello.is_state_only). */
 typedef enum {
     KVP_OPEN_WHOLE,
     KVP_OPEN_SHORT,
@@ -41,102 +41,102 @@ typedef enum {
 kvp_err_t kvp_master_read_log(kvp_master_t *master, const void *bytes, size_t len) KVP_MUST_USE;
 kvp_err_t kvp_master_open_log(kvp_master_t *master, kvp_master_open_t how, uint64_t *end_out) KVP_MUST_USE;
 
-/* kvp_master_lead: this standby leads from now on, in the term, which must be above all terms in the
- * log (else INVALID). is_level: the log has every acknowledged record of the previous leader. All
- * sessions are closed.
+/* kvp_master_lead: this standby leads from now on, in the given term, which must be above all terms in the log (else
+ * INVALID). is_level: the log has every acknowledged record of the previous leader. All sessions are closed.
  *
- * kvp_master_terms: where the terms of the log begin, rising; at most max, the last ones. The last of
- * them is the term of the log's last record; 0 terms: the log has no record. */
+ * kvp_master_terms writes where each term of the log begins, in rising order, at most the last `max` terms, and
+ * returns their number. The last entry is the term of the log's last record. Returns 0 if the log has no record. */
 kvp_err_t kvp_master_lead(kvp_master_t *master, uint32_t term, bool is_level, uint64_t now_ns) KVP_MUST_USE;
 uint32_t kvp_master_terms(const kvp_master_t *master, kvp_wire_term_t *terms_out, uint32_t max);
 
-/* The contents of a log, complete up to `end`. */
+/* The result of kvp_master_check_log: the contents of a log up to the position `end`. */
 typedef struct {
-    uint64_t end; /* accepted bytes */
-    kvp_err_t
-        /* why no more: OK (all was read, but for a record of which the end is missing), CORRUPT,
-         * VERSION, INVALID */
-        err;
-    bool is_whole; /* the log has every committed object */
-    bool is_overlapping; /* its places overlap, so it is not used */
-    uint32_t term; /* the last; 0 = nothing was read */
-    uint64_t records[16]; /* by kvp_jrec_kind_t */
+    uint64_t end; /* number of accepted bytes */
+    /* why the reading ended: OK (all was read, but a last record may be incomplete), CORRUPT, VERSION or INVALID */
+    kvp_err_t err;
+    bool is_whole; /* flag: the log has every committed object */
+    bool is_overlapping; /* flag: two objects in the log have overlapping extents, so a master would not use this log */
+    uint32_t term; /* the log's last term; 0 = nothing was read */
+    uint64_t records[16]; /* number of records of each kvp_jrec_kind_t */
     uint64_t objects;
     uint32_t segments, tenants;
 } kvp_master_log_t;
 
-/* kvp_master_check_log takes the place of kvp_master_open_log where nothing is to begin: after it
- * the core is good for kvp_master_destroy alone. */
+/* kvp_master_check_log ends the reading of a log that is only checked, in place of kvp_master_open_log. Afterwards
+ * the core must be destroyed: no other call is legal. */
 void kvp_master_check_log(kvp_master_t *master, kvp_master_log_t *log_out);
 
-/* Inputs. conn is the shell's number of a connection: never 0, never reused. now_ns is CLOCK_BOOTTIME and never falls.
- * Each may produce outputs. The frame is borrowed for the call. A frame that breaks the protocol makes the core close
- * the connection (an output). */
+/* Inputs of the core. conn is the shell's number of a connection: never 0, never reused. now_ns is CLOCK_BOOTTIME and
+ * never falls. Each input may produce outputs. The frame is borrowed for the call. If a frame breaks the protocol,
+ * the core closes its connection (an output). */
 void kvp_master_on_connect(kvp_master_t *master, uint64_t conn, uint64_t now_ns);
 void kvp_master_on_frame(kvp_master_t *master, uint64_t conn, const kvp_frame_t *frame, uint64_t now_ns);
-void kvp_master_on_close(kvp_master_t *master, uint64_t conn, uint64_t now_ns); /* also after the core closed it */
+/* legal after the core closed the connection, too */
+void kvp_master_on_close(kvp_master_t *master, uint64_t conn, uint64_t now_ns);
 
-/* kvp_master_on_tick runs timers, and a slice of background work. Called when ready.tick_ns is
- * reached, and for KVP_MASTER_WORKS. */
+/* kvp_master_on_tick runs the timers and a slice of background work. The shell calls it when ready.tick_ns is
+ * reached, and again and again while KVP_MASTER_WORKS is set. */
 void kvp_master_on_tick(kvp_master_t *master, uint64_t now_ns);
 
 /* The pool's identity, and this master's term. */
 typedef struct {
     uint8_t pool_id[16];
     uint64_t digest_seed;
-    uint32_t term; /* 0 = the struct is empty */
+    uint32_t term; /* 0 = no identity */
 } kvp_master_ident_t;
 
 void kvp_master_ident(const kvp_master_t *master, kvp_master_ident_t *ident_out);
 
-/* The outputs of a core. The shell initialises it once with zeros, and gives the same one to every
- * call. Buffers belong to the shell, which empties them before the next call; the core swaps them
- * for its own, so that no byte is copied. */
+/* The outputs of a core. The shell zeroes the struct once and passes the same struct to every call. The buffers belong
+ * to the shell, which empties them before the next call; the core swaps them for its own, to copy no bytes. */
 typedef struct {
-    /* What is new since the last call. Each piece is returned once. */
-    kvp_buf_t log; /* whole records, to be written next; empty = none */
-    uint64_t log_end; /* the position after them */
-    bool begins_base; /* a file may begin with them */
-    uint64_t forget_below; /* records before this position are not needed any more; UINT64_MAX = nothing new */
-    kvp_master_ident_t ident; /* to be made durable; term 0 = nothing new */
-    const char *note; /* a line for the shell's log; valid until the next call; NULL = none */
-    uint64_t conn; /* the connection of `frames`; 0 = none */
-    kvp_buf_t frames; /* whole frames, to be sent */
-    bool is_last; /* the connection is to be closed after they are sent */
+    /* The outputs that are new since the last call. Each output is returned once. */
+    kvp_buf_t log; /* whole log records, which the shell writes next; empty = none */
+    uint64_t log_end; /* position in the log after the records in `log` */
+    bool begins_base; /* flag: a new log file may begin with the records in `log` */
+    uint64_t forget_below; /* records before this log position are not needed any more; UINT64_MAX = no new position */
+    kvp_master_ident_t ident; /* an identity that the shell must save durably; term 0 = none */
+    const char *note; /* a line for the shell's own log; valid until the next call; NULL = none */
+    uint64_t conn; /* the connection on which `frames` are sent; 0 = none */
+    kvp_buf_t frames; /* whole frames to send on `conn` */
+    bool is_last; /* flag: the shell closes `conn` after it has sent `frames` */
 
-    /* What holds after the last input. Valid when the call has returned false. */
+    /* The core's state after the last input. Valid when kvp_master_ready has returned false. */
     uint64_t tick_ns; /* time of the next kvp_master_on_tick */
-    uint64_t term_end; /* nothing is sent before the log is synced up to this position */
-    uint32_t wishes; /* of kvp_master_wish_t */
+    uint64_t term_end; /* the shell sends no frame before the log is synced up to this position */
+    uint32_t wishes; /* bits of kvp_master_wish_t */
 } kvp_master_ready_t;
 
 typedef enum {
-    KVP_MASTER_WORKS = 1, /* background work is left: kvp_master_on_tick also between inputs, again and again */
-    KVP_MASTER_SYNCS = 2, /* an answer waits until the written part of the log is synced */
-    KVP_MASTER_MUTES = 4, /* nothing is sent before the term, or the pool's name, is durable */
-    KVP_MASTER_BASES = 8, /* a base is being recorded: writes are long now */
-    KVP_MASTER_TELLS = 16, /* the log's records are this master's own decisions, and kvp_master_tell may be called */
+    /* background work is left: the shell calls kvp_master_on_tick also between inputs, again and again */
+    KVP_MASTER_WORKS = 1,
+    KVP_MASTER_SYNCS = 2, /* an answer waits until the written part of the log is synced to disk */
+    KVP_MASTER_MUTES = 4, /* the core sends no frame before its term, or the pool's identity, is durable */
+    KVP_MASTER_BASES = 8, /* a base (a snapshot in the log) is being recorded: writes of the log are long now */
+    /* this master leads: the log's records are its own decisions, and kvp_master_tell may be called */
+    KVP_MASTER_TELLS = 16,
 } kvp_master_wish_t;
 
-/* kvp_master_ready, called after every input until it returns false, returns the outputs in the
- * order in which they are to be handled: the log first, then frames. An answer that promises
- * durability is returned only after the `done` for which it waited, so that the shell may write,
- * sync and send at any time. */
+/* kvp_master_ready returns the outputs in the order in which the shell must handle them: the log first, then frames.
+ * The shell calls it after every input until it returns false. An answer that promises durability is returned only
+ * after the KVP_DONE_* report for which it waited, so that the shell may write, sync and send at any time. */
 bool kvp_master_ready(kvp_master_t *master, kvp_master_ready_t *ready);
 
-/* The end of what the shell did with these outputs. */
+/* What the shell reports to kvp_master_done about the outputs that it has handled. */
 typedef enum {
-    KVP_DONE_WRITTEN, /* the log up to `position` survives this process */
-    KVP_DONE_SYNCED, /* and this machine; not above what is written */
-    KVP_DONE_UNSYNCED, /* a sync failed: bytes before `position` may be lost. A base records everything again */
-    KVP_DONE_FORGOTTEN, /* the files before forget_below are removed; `bytes` of files are left */
-    KVP_DONE_IDENT, /* `ident` is durable */
-    KVP_DONE_IDENT_FAILED, /* or could not be saved, which matters if the term is new */
-    KVP_DONE_LOG_FAILS, /* the log cannot be written now: puts and removals are answered RETRY_AFTER */
-    /* No other master can take over, and `why` is the detail: they are answered LOG_FAILED, also
-     * those that wait, by the next ticks. */
+    KVP_DONE_WRITTEN, /* the log up to `position` is written: it survives a crash of this process */
+    /* the log up to `position` is synced: it survives a crash of this machine; not above the written position */
+    KVP_DONE_SYNCED,
+    /* a sync failed: log bytes before `position` may be lost. The core records a new base with all objects */
+    KVP_DONE_UNSYNCED,
+    KVP_DONE_FORGOTTEN, /* the log files before forget_below are removed; `bytes` = size of the files that are left */
+    KVP_DONE_IDENT, /* the identity is saved durably */
+    KVP_DONE_IDENT_FAILED, /* the identity could not be saved; the core must know this if the term is new */
+    KVP_DONE_LOG_FAILS, /* the log cannot be written at present: the core answers puts and removals with RETRY_AFTER */
+    /* The log cannot be written, no other master can take over, and `why` is the reason. The core answers puts and
+     * removals with LOG_FAILED; the next ticks answer also the requests that wait. */
     KVP_DONE_LOG_REFUSES,
-    KVP_DONE_LOG_WORKS, /* ends both */
+    KVP_DONE_LOG_WORKS, /* the log can be written again: ends LOG_FAILS and LOG_REFUSES */
 } kvp_master_done_kind_t;
 
 typedef struct {
@@ -146,35 +146,33 @@ typedef struct {
     const char *why; /* copied */
 } kvp_master_done_t;
 
-/* kvp_master_done is an input. */
+/* kvp_master_done reports to the core what the shell has done with its outputs. As an input, it may produce outputs. */
 void kvp_master_done(kvp_master_t *master, const kvp_master_done_t *done, uint64_t now_ns);
 
-/* kvp_master_snapshot begins a base: all present objects are recorded again, between new events, and
- * ready.forget_below follows when the base is durable. False if a base is under way, or not
- * durable, or not all nodes have reported. */
+/* kvp_master_snapshot begins a base: the core records all present objects in the log again, between new events.
+ * ready.forget_below follows when the base is durable. Returns false if a base is being recorded or not yet durable,
+ * or if not all nodes have reported. */
 bool kvp_master_snapshot(kvp_master_t *master);
 
-/* kvp_master_tell is for a reader that begins in the middle of the log (ready.wishes:
- * KVP_MASTER_TELLS). It appends the present state to out as log records, each with its own checksum;
- * the caller checks out->err. With *cursor 0 it appends all tenants, then committed objects, of
- * `most` records of the index from *cursor on; it advances *cursor. True = there is more. A reader
- * that calls it until false, and handles the log's records in between in the order of both, knows
- * the whole state. */
+/* kvp_master_tell appends the present state to `out` as log records, each with its own checksum, for a reader that
+ * begins in the middle of the log. Legal while ready.wishes has KVP_MASTER_TELLS. The caller checks out->err. With
+ * *cursor 0 it appends all tenants first, then the committed objects among `most` records of the index from *cursor
+ * on; it advances *cursor. Returns true if there is more. A reader that calls it until false, and handles the log's
+ * new records in between in order, knows the whole state. */
 bool kvp_master_tell(kvp_master_t *master, uint32_t *cursor, uint32_t most, kvp_buf_t *out);
 
-/* Figures of the master: base/conf.h. */
+/* kvp_master_stats copies the master's statistics (base/conf.h). */
 void kvp_master_stats(const kvp_master_t *master, kvp_master_stats_t *stats_out);
 
-/* kvp_master_note_times passes the figures that need a clock, for Status: step_longest_ns and
- * answer_longest_ns. */
+/* kvp_master_note_times passes two statistics that need a clock, for Status: step_longest_ns and answer_longest_ns. */
 void kvp_master_note_times(kvp_master_t *master, uint64_t step_longest_ns, uint64_t answer_longest_ns);
 
-/* kvp_master_note_masters replaces the list of masters in Status, at most KVP_MASTERS_MAX, and the
- * leader's address, which a standby's refusals name; "" = unknown. NULL = it stays. Both are
+/* kvp_master_note_masters replaces the list of masters in Status (at most KVP_MASTERS_MAX), and the address of the
+ * leader that a standby sends with a refusal; "" = unknown. NULL leaves the list or the address as it is. Both are
  * copied. */
 void kvp_master_note_masters(kvp_master_t *master, const char *leader, const kvp_master_peer_t *masters, uint32_t n);
 
-/* Why the pool is degraded; n 0 = it is not. */
+/* The reasons why the pool is degraded; n 0 = it is not degraded. */
 #define KVP_MASTER_WRONG_MAX 64u
 typedef struct {
     struct {
@@ -184,7 +182,7 @@ typedef struct {
     uint32_t n;
 } kvp_master_wrong_t;
 
-/* kvp_master_wrong lists the causes as of the last input. */
+/* kvp_master_wrong writes the reasons why the pool is degraded, as of the last input. */
 void kvp_master_wrong(const kvp_master_t *master, kvp_master_wrong_t *wrong_out);
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An array of pointers that grows by blocks, each as long as all before it; blocks never move:
- * growth copies nothing, and touches no new memory before its use. The zero value is an empty
- * array. */
+ * An array of pointers that grows by blocks. Each block is as long as all blocks before it together. Blocks never
+ * move: growth copies nothing, and touches no new memory before its use. The zero value is an empty array. */
 #ifndef KVP_MASTER_CORE_BASE_BLOCKS_H
 #define KVP_MASTER_CORE_BASE_BLOCKS_H
 
@@ -13,7 +12,7 @@ typedef struct {
     void **blocks[32 - KVP_BLOCKS_FIRST_BITS + 1];
 } kvp_blocks_t;
 
-/* element i may be used from now on; its initial value is undefined */
+/* kvp_blocks_reach makes element i usable; its initial value is undefined. */
 void kvp_blocks_reach(kvp_blocks_t *b, uint32_t i);
 void kvp_blocks_fini(kvp_blocks_t *b);
 

@@ -1,48 +1,54 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Configuration and statistics of the core: values that the shell and all layers know. */
+ * Configuration and statistics of the master's core, shared by the shell and all layers of the core. */
 #ifndef KVP_MASTER_CORE_BASE_CONF_H
 #define KVP_MASTER_CORE_BASE_CONF_H
 
 #include "common/base.h"
 
-/* The condition of answers, beyond the write of their promises. */
+/* What a master's answer waits for, in addition to the write of its log records: the sync of the log to disk. */
 typedef enum {
-    KVP_LOG_SYNC_INTERVAL, /* removals, upserts and bumps for the sync; commits for nothing more */
-    KVP_LOG_SYNC_ALWAYS, /* all for the sync */
-    KVP_LOG_SYNC_NONE, /* nothing is synced */
+    /* the log is synced at intervals: answers to removals, upserts and bumps wait for it, those to commits do not */
+    KVP_LOG_SYNC_INTERVAL,
+    KVP_LOG_SYNC_ALWAYS, /* every answer waits for the sync of its log records */
+    KVP_LOG_SYNC_NONE, /* the log is never synced */
 } kvp_log_sync_t;
 
 typedef struct {
     uint8_t pool_id[16];
     uint64_t digest_seed;
-    uint64_t seed; /* of the core's own chance (placement); peers may find it out */
-    uint64_t secret; /* secret of the tables whose keys peers choose; never sent */
+    uint64_t seed; /* seed of the core's random numbers (placement); peers may be able to find it out */
+    uint64_t secret; /* secret key of the hash tables whose keys peers choose; never sent */
     uint32_t term; /* 1 or more */
-    uint64_t lease_ns; /* most that a reservation lasts; 0 = 10 s */
-    uint64_t session_ttl_ns; /* silence after which a session is over; 0 = 10 s */
-    uint64_t location_lease_ns; /* how long clients read from known locations before they ask again; 0 = 1 s */
-    uint64_t location_grace_ns; /* the same while no master answers; at least location_lease_ns; 0 = 10 s */
-    /* Another master served this pool before: clients may still read under its leases. Without it,
-     * and without a journal, the pool is new, or all its state is lost: it has no name yet, and
-     * takes the name from the first node with memory of a pool, if this node comes before the first
-     * grant. */
+    uint64_t lease_ns; /* longest life of a reservation; 0 = 10 s */
+    uint64_t session_ttl_ns; /* a session without a message for this time ends; 0 = 10 s */
+    /* how long clients may read from cached locations before they ask the master again; 0 = 1 s */
+    uint64_t location_lease_ns;
+    /* how long clients may read from cached locations while no master answers; at least location_lease_ns; 0 = 10 s */
+    uint64_t location_grace_ns;
+    /* Flag: another master served this pool before, so clients may still read under its leases. Without the flag
+     * and without a log the pool is new, or all its state is lost. Such a pool has no identity yet. It takes the
+     * identity from the first node that mounts memory of an existing pool, if this node comes before the first
+     * grant of space. */
     bool had_master;
-    uint64_t node_grace_ns; /* how long a lost node's objects are kept for its return; 0 = 30 s */
-    uint64_t
-        report_grace_ns; /* how long a master that follows another waits for nodes that have not come; 0 = the same */
-    uint64_t attempt_bytes; /* a client's unfinished puts, quarantined ones included; 0 = 4 GiB */
-    const char *host_id; /* copied */
-    const char *unix_path; /* sent in HelloReply; "" = none; copied */
-    uint32_t max_sessions; /* 0 = 65536 */
-    bool saves_ident; /* the shell keeps who the pool is: outputs wait for KVP_DONE_IDENT */
-    bool has_journal; /* kvp_master_open_log comes before the first input */
-    bool is_elected; /* by etcd: it rests until kvp_master_lead, and no peer raises its term */
-    bool log_names_gone; /* the log has the keys of removed objects, for followers without an index (master/events) */
-    bool ssd_wants_use; /* objects unused since their put are not written to an SSD */
+    uint64_t node_grace_ns; /* how long the objects of a lost node are kept in case the node returns; 0 = 30 s */
+    /* how long a master that takes over waits for the reports of nodes that have not connected; 0 = node_grace_ns */
+    uint64_t report_grace_ns;
+    /* limit of the bytes in a client's unfinished puts, quarantined extents included; 0 = 4 GiB */
+    uint64_t attempt_bytes;
+    const char *host_id; /* this host's id; copied */
+    const char *unix_path; /* path of the master's Unix socket, sent in HelloReply; "" = none; copied */
+    uint32_t max_sessions; /* limit of open sessions; 0 = 65536 */
+    bool saves_ident; /* flag: the shell saves the pool's identity, so outputs wait for KVP_DONE_IDENT */
+    bool has_journal; /* flag: there is a log; kvp_master_open_log comes before the first input */
+    /* flag: etcd elects the leader. This master is idle until kvp_master_lead, and no peer raises its term */
+    bool is_elected;
+    /* flag: removal records in the log contain the object's key, for readers that keep no index (master/events) */
+    bool log_names_gone;
+    bool ssd_wants_use; /* flag: objects that were not read since their put are not written to an SSD */
     kvp_log_sync_t log_sync;
 } kvp_master_conf_t;
 
-/* Figures. Monotonic counters unless marked (gauge). X(name, help) */
+/* The master's statistics. Monotonic counters unless marked (gauge). X(name, help) */
 #define KVP_MASTER_STATS(X)                                                                                            \
     X(objects, "committed objects (gauge)")                                                                            \
     X(attempts, "puts under way (gauge)")                                                                              \
@@ -130,11 +136,11 @@ typedef struct {
     uint32_t term;
 } kvp_master_stats_t;
 
-/* A master of the pool, as the shell knows it. */
-#define KVP_MASTERS_MAX 32u /* present and missing ones */
+/* A master of the pool, as the shell knows it, for Status. */
+#define KVP_MASTERS_MAX 32u /* limit of masters in Status, connected and missing masters together */
 typedef struct {
-    char id[33]; /* "" without etcd */
-    char address[281]; /* "" = not known */
+    char id[33]; /* the master's id; "" without etcd */
+    char address[281]; /* the master's address; "" = unknown */
     uint32_t state; /* kvp_master_state_t */
     uint64_t lag_bytes;
 } kvp_master_peer_t;

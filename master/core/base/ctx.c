@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Chance and notes.
- */
+ * The core's random numbers, and notes for the shell's log. */
 #include "master/core/base/ctx.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 
-/* xorshift64*: placement needs spread, not secrecy. */
+/* The generator is xorshift64*, which peers could predict: placement needs an even spread, not secrecy. */
 uint64_t
 kvp_ctx_random(kvp_ctx_t *ctx)
 {

@@ -9,45 +9,44 @@
 
 #define KVP_MS(n) ((uint64_t)(n)*1000000u)
 #define KVP_TICK_NS KVP_MS(10)
-#define KVP_SLICE 1024u /* records that a step may touch for deferrable work: kvp_ctx_spend */
-#define KVP_LOAD_FAILED_NS KVP_MS(60000) /* for so long a failed load from SSD counts as recent */
-#define KVP_STEP_WORK 8192u /* extents that the search for space may examine in one step */
+#define KVP_SLICE 1024u /* limit of the records that a step may touch for deferrable work: kvp_ctx_spend */
+#define KVP_LOAD_FAILED_NS KVP_MS(60000) /* a failed load from SSD counts as recent for this time */
+#define KVP_STEP_WORK 8192u /* limit of the extents that the search for space may examine in one step */
 
 typedef struct {
     kvp_master_conf_t conf;
     kvp_master_stats_t st;
     uint32_t term;
     uint64_t now_ns;
-    uint64_t stall_ns; /* time in which the master's own loop did not run */
+    uint64_t stall_ns; /* total time in which the master's own loop did not run */
     uint64_t rng;
-    uint32_t work_left; /* of this step's search for space */
+    uint32_t work_left; /* extents that the search for space may still examine in this step */
     uint32_t slice_left; /* records that this step may still touch for deferrable work */
-    bool is_behind; /* something that was due was left for the next step */
-    bool has_space_news; /* something became free or evictable: waiting puts look again */
-    uint64_t space_news; /* number of these events */
-    char log_failure[160]; /* why the log cannot be written, for answers; "" = it can */
-    uint64_t loads_failed; /* loads from SSD, with less than KVP_LOAD_FAILED_NS from each to the next */
-    uint64_t load_failed_ns; /* the last one */
-    char note[256]; /* for the shell's log; "" = none */
+    bool is_behind; /* flag: this step left due work for the next step */
+    bool has_space_news; /* flag: space became free or evictable, so the put queue checks its waiting puts again */
+    uint64_t space_news; /* number of times at which space became free or evictable */
+    char log_failure[160]; /* why the log cannot be written, for answers; "" = the log can be written */
+    uint64_t loads_failed; /* number of failed loads from SSD, since a pause of KVP_LOAD_FAILED_NS without a failure */
+    uint64_t load_failed_ns; /* time of the last failed load */
+    char note[256]; /* a line for the shell's log; "" = none */
 } kvp_ctx_t;
 
-/* kvp_ctx_spend counts n records that the step has touched. Deferrable work checks slice_left
- * first. */
+/* kvp_ctx_spend counts n records that this step has touched. Deferrable work checks slice_left first. */
 static inline void
 kvp_ctx_spend(kvp_ctx_t *ctx, uint32_t n)
 {
     ctx->st.work += n;
     ctx->slice_left -= (uint32_t)kvp_min_u64(n, ctx->slice_left);
 }
-/* The event space_wanted: space was freed, or can be evicted or claimed now, so a waiting put may
- * fit. The put queue checks again before the input returns. */
+/* kvp_ctx_space_news records that space was freed, or can be evicted or claimed now, so that a waiting put may fit.
+ * The put queue checks its puts again before the current input returns. */
 static inline void
 kvp_ctx_space_news(kvp_ctx_t *ctx)
 {
     ctx->has_space_news = true;
     ctx->space_news++;
 }
-/* kvp_ctx_load_failed counts a load from SSD that failed. */
+/* kvp_ctx_load_failed counts a failed load from SSD. */
 static inline void
 kvp_ctx_load_failed(kvp_ctx_t *ctx)
 {
@@ -55,7 +54,7 @@ kvp_ctx_load_failed(kvp_ctx_t *ctx)
     ctx->loads_failed++;
     ctx->load_failed_ns = ctx->now_ns;
 }
-uint64_t kvp_ctx_random(kvp_ctx_t *ctx); /* spread, not secrecy */
+uint64_t kvp_ctx_random(kvp_ctx_t *ctx); /* kvp_ctx_random returns evenly spread numbers, which are not secret. */
 void kvp_ctx_note(kvp_ctx_t *ctx, const char *fmt, ...) KVP_PRINTF(2, 3);
 
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Binary heap. Node i is not greater than nodes 2i + 1 and 2i + 2.
- */
+ * A binary heap. The key of node i is not greater than the keys of nodes 2i + 1 and 2i + 2. */
 #include "master/core/base/heap.h"
 
 static kvp_heapnode_t *

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Binary heap of records that embed a node: the least key first. A record's key may be changed by
- * removing it and adding it again; all is O(log n), and the heap owns nothing but its array
- * (blocks.h: it grows without moving). */
+ * A binary heap of records that embed a node, with the least key first. To change a record's key, remove the record and
+ * add it again. Each operation is O(log n). The heap owns only its array (blocks.h: it grows without moving). */
 #ifndef KVP_MASTER_CORE_BASE_HEAP_H
 #define KVP_MASTER_CORE_BASE_HEAP_H
 
@@ -9,7 +8,7 @@
 
 typedef struct {
     uint64_t key;
-    uint32_t at; /* place in the heap, from 1; 0 = not in it */
+    uint32_t at; /* position of the node in the heap, counted from 1; 0 = the node is in no heap */
 } kvp_heapnode_t;
 
 typedef struct {
@@ -17,9 +16,9 @@ typedef struct {
     uint32_t n;
 } kvp_heap_t;
 
-void kvp_heap_fini(kvp_heap_t *heap); /* forgets its members */
-void kvp_heap_add(kvp_heap_t *heap, kvp_heapnode_t *node, uint64_t key); /* the node is in no heap */
-void kvp_heap_del(kvp_heap_t *heap, kvp_heapnode_t *node); /* legal on a node outside the heap */
+void kvp_heap_fini(kvp_heap_t *heap); /* frees the array, not the nodes */
+void kvp_heap_add(kvp_heap_t *heap, kvp_heapnode_t *node, uint64_t key); /* the node must be in no heap */
+void kvp_heap_del(kvp_heap_t *heap, kvp_heapnode_t *node); /* no effect on a node outside the heap */
 
 static inline kvp_heapnode_t *
 kvp_heap_least(const kvp_heap_t *heap)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Numbered records. A free entry holds the next free number.
- */
+ * A table of numbered records. A free entry contains the number of the next free entry. */
 #include "master/core/base/ptab.h"
 
 #include "common/base.h"
@@ -32,7 +31,8 @@ kvp_ptab_add(kvp_ptab_t *t, void *rec)
 void
 kvp_ptab_del(kvp_ptab_t *t, uint32_t number)
 {
-    /* A free entry holds the next free number, marked by its lowest bit: records are aligned. */
+    /* A free entry contains the number of the next free entry, marked by its lowest bit: record pointers are aligned,
+     * so their lowest bit is 0. */
     *kvp_blocks_at(&t->records, number) = (void *)(((uintptr_t)t->free_head << 1) | 1);
     t->free_head = number;
     t->n--;

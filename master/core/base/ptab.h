@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tables that give records a small number, and find records by their number. */
+ * A table that gives each record a small number and finds records by their number. */
 #ifndef KVP_MASTER_CORE_BASE_PTAB_H
 #define KVP_MASTER_CORE_BASE_PTAB_H
 
@@ -15,7 +15,7 @@ typedef struct {
 
 uint32_t kvp_ptab_add(kvp_ptab_t *t, void *rec);
 void kvp_ptab_del(kvp_ptab_t *t, uint32_t number);
-void *kvp_ptab_get(const kvp_ptab_t *t, uint32_t number); /* NULL without a record */
+void *kvp_ptab_get(const kvp_ptab_t *t, uint32_t number); /* NULL if no record has this number */
 void kvp_ptab_fini(kvp_ptab_t *t);
 
 #endif

@@ -1,20 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Two-level segregated fit over out-of-band records.
+ * An extent allocator: two-level segregated fit with records outside of the managed memory.
  *
  * Design notes.
- * - A free extent is indexed by its capacity: the longest extent that it can hold. From 64 KiB up
- *   extents are aligned to 4 KiB, so a misaligned free extent holds less than its length. With the
- *   index by capacity a request fits exactly where capacity >= request, for any alignment, and no
- *   extent has to be tried.
- * - The classes are TLSF's: 32 to a power of two of units, with two levels of bitmaps. The extents
- *   of a class are a treap in order of (capacity, offset) instead of TLSF's list. A list must
- *   either skip the class of the request (and miss a hole of exactly the requested size, which in a
- *   full pool of uniform objects is the only hole) or walk the class. The treap gives true best
- *   fit, lowest address first, in O(log of one class); its priorities are a hash of the slot and
- *   cost no memory.
- * - A record is 20 bytes, in a pool of records (recpool.h): growth copies nothing, and pointers
- *   into records stay valid. A free extent stores no length, which follows from its neighbour's
- *   offset. */
+ * - A free extent is indexed by its capacity: the length of the longest extent that it can hold. Extents of 64 KiB
+ *   and more are aligned to 4 KiB, so a misaligned free extent holds less than its length. A request fits exactly if
+ *   capacity >= request, for any alignment, and no extent has to be tried.
+ * - The size classes are TLSF's: 32 for each power of two of units, with two levels of bitmaps. The extents of a
+ *   class are a treap in order of (capacity, offset) instead of TLSF's list. A list must either skip the class of the
+ *   request (and miss a hole of exactly the requested size, which in a full pool of uniform objects is the only hole)
+ *   or walk the class. The treap gives true best fit, lowest address first, in O(log of one class); its priorities
+ *   are a hash of the slot and cost no memory.
+ * - A record is 20 bytes, in a pool of records (recpool.h): growth copies nothing, and pointers into records stay
+ *   valid. A free extent stores no length: its length follows from its neighbour's offset. */
 #include "master/core/base/slab_priv.h"
 
 #include <stdlib.h>
@@ -29,7 +26,7 @@ kvp_slab_give_slot(kvp_slab_t *slab, uint32_t slot)
     kvp_recpool_give(&slab->records, slot);
 }
 
-/* Takes n slots, which hold nothing yet: all or none. */
+/* Takes n free slots, all or none. The slots contain no extent yet. */
 kvp_err_t
 kvp_slab_take_slots(kvp_slab_t *slab, uint32_t n, uint32_t *slots_out)
 {
@@ -59,7 +56,7 @@ index_insert(kvp_slab_t *slab, uint32_t slot)
         kvp_slab_rec_t *at = kvp_slab_rec(slab, *link);
         link = order < kvp_slab_order_of(slab, at) ? &at->left : &at->right;
     }
-    /* The new node takes this place; the former subtree is split into its two subtrees. */
+    /* The new node takes the place of this subtree. The subtree is split into the new node's two subtrees. */
     uint32_t cur = *link;
     *link = slot;
     uint32_t *lower = &r->left;
@@ -94,7 +91,7 @@ kvp_slab_unindex(kvp_slab_t *slab, uint32_t slot)
         kvp_slab_rec_t *at = kvp_slab_rec(slab, *link);
         link = order < kvp_slab_order_of(slab, at) ? &at->left : &at->right;
     }
-    /* Its two subtrees are merged into its place. */
+    /* The two subtrees of the removed node are merged into its place. */
     uint32_t lower = r->left;
     uint32_t upper = r->right;
     while (lower != KVP_SLAB_NONE && upper != KVP_SLAB_NONE) {
@@ -131,7 +128,8 @@ treap_at_least(const kvp_slab_t *slab, uint32_t root, uint32_t units)
     return best;
 }
 
-/* index_find returns the free extent of least capacity that can hold units, the lowest address of several. */
+/* index_find returns the free extent with the least capacity that can hold `units`; of several such extents, the
+ * extent with the lowest address. */
 static uint32_t
 index_find(const kvp_slab_t *slab, uint32_t units)
 {
@@ -151,10 +149,10 @@ index_find(const kvp_slab_t *slab, uint32_t units)
     return treap_at_least(slab, slab->roots[fl][__builtin_ctz(sl_above)], units);
 }
 
-/* Where an extent would be cut out of a free one. */
+/* Where an extent would be cut out of a free extent. */
 typedef struct {
-    uint32_t slot; /* the free extent; it becomes the allocated one */
-    uint32_t front; /* units left free before and after it */
+    uint32_t slot; /* slot of the free extent; it becomes the slot of the allocated extent */
+    uint32_t front; /* free units left before the new extent */
     uint32_t back;
 } cut_t;
 static uint32_t
@@ -181,7 +179,7 @@ find_cut(const kvp_slab_t *slab, uint64_t extent_bytes, cut_t *cut_out)
     return true;
 }
 
-/* kvp_slab_point_to makes the neighbours of a record, or the region's ends, name it. */
+/* kvp_slab_point_to makes the links of a record's neighbours, or of the region's ends, point to the record. */
 void
 kvp_slab_point_to(kvp_slab_t *slab, uint32_t slot)
 {
@@ -191,8 +189,8 @@ kvp_slab_point_to(kvp_slab_t *slab, uint32_t slot)
     *(r->next == KVP_SLAB_NONE ? &slab->last : &kvp_slab_rec(slab, r->next)->prev) = slot;
 }
 
-/* kvp_slab_insert_free makes slot a free extent between two neighbours in address order, either of which may
- * be the region's end. It reaches to the beginning of the next extent. */
+/* kvp_slab_insert_free makes slot a free extent between two neighbours in address order; prev and next may be
+ * KVP_SLAB_NONE at the region's ends. The free extent reaches to the beginning of the next extent. */
 void
 kvp_slab_insert_free(kvp_slab_t *slab, uint32_t slot, uint32_t off, uint32_t prev, uint32_t next)
 {
@@ -304,7 +302,7 @@ kvp_slab_best_fit(const kvp_slab_t *slab, uint64_t len)
     return (uint64_t)kvp_slab_capacity_of(slab, kvp_slab_rec(slab, cut.slot)) * KVP_SLAB_UNIT;
 }
 
-/* join_next merges the extent after slot, which is free and not in the index, into slot. */
+/* join_next merges the next extent, which is free and not in the index, into the extent in slot. */
 static void
 join_next(kvp_slab_t *slab, uint32_t slot)
 {
@@ -315,7 +313,7 @@ join_next(kvp_slab_t *slab, uint32_t slot)
     kvp_slab_give_slot(slab, gone);
 }
 
-/* A closed allocator has an allocated extent, or one free extent. */
+/* Returns true while a restore is in progress: only an open allocator has no first extent. */
 bool
 kvp_slab_is_open(const kvp_slab_t *slab)
 {

@@ -8,7 +8,7 @@
 #include "proto/segfmt.h"
 
 #define KVP_SLAB_PAGE_UNITS 64u /* 4 KiB */
-#define KVP_SLAB_LARGE_UNITS 1024u /* 64 KiB: from here up extents lie on pages */
+#define KVP_SLAB_LARGE_UNITS 1024u /* 64 KiB: extents of this length or more are aligned to pages */
 
 #define KVP_SLAB_SL_BITS 5u
 #define KVP_SLAB_SL_COUNT (1u << KVP_SLAB_SL_BITS)
@@ -16,20 +16,21 @@
 
 #define KVP_SLAB_ALLOCATED (1u << 31)
 #define KVP_SLAB_UNUSED                                                                                                \
-    UINT32_MAX /* instead of an offset: the slot holds no extent; no extent begins in the last unit of 2^31 */
+    UINT32_MAX /* the value of `off` in a slot that contains no extent; no extent begins in the last unit of 2^31 */
 
 /* off is below 2^31 units, so its top bit can distinguish allocated from free. */
 typedef struct {
     uint32_t off;
     uint32_t prev;
-    uint32_t next; /* neighbours by address; unused slot: the pool's, both */
+    /* the next extent by address (prev: the previous); in an unused slot both links belong to the record pool */
+    uint32_t next;
     union {
         uint32_t owner;
-        uint32_t left; /* free: lower (capacity, offset) */
+        uint32_t left; /* of a free extent: the treap's subtree with lower (capacity, offset) */
     };
     union {
         uint32_t len;
-        uint32_t right; /* free: higher */
+        uint32_t right; /* of a free extent: the treap's subtree with higher (capacity, offset) */
     };
 } kvp_slab_rec_t;
 
@@ -39,10 +40,10 @@ struct kvp_slab {
     uint32_t region_units;
     uint32_t used_units;
     uint32_t slots_high;
-    uint32_t first, last; /* by address */
+    uint32_t first, last; /* first and last extent by address */
     uint32_t fl_map;
     uint32_t sl_map[KVP_SLAB_FL_COUNT];
-    uint32_t (*roots)[KVP_SLAB_SL_COUNT]; /* a treap a class; as many first levels as the region needs */
+    uint32_t (*roots)[KVP_SLAB_SL_COUNT]; /* one treap for each class; only as many first levels as the region needs */
     uint32_t fl_count;
     kvp_recpool_t records;
 };
@@ -96,7 +97,7 @@ kvp_slab_order_of(const kvp_slab_t *slab, const kvp_slab_rec_t *r)
     return (uint64_t)kvp_slab_capacity_of(slab, r) << 32 | r->off;
 }
 
-/* A bijection with good mixing (the finalizer of MurmurHash3), so that no two slots tie. */
+/* Returns a hash of the slot, by a bijection (MurmurHash3's finalizer), so no two slots have equal priority. */
 static inline uint32_t
 kvp_slab_priority_of(uint32_t slot)
 {

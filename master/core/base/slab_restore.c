@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The extent allocator over memory that was divided before: by rising offset (kvp_slab_adopt), or in
- * any order (kvp_slab_restore, until kvp_slab_close). */
+ * The extent allocator over memory that was divided before: extents are adopted by rising offset (kvp_slab_adopt), or
+ * restored in any order (kvp_slab_restore, until kvp_slab_close). */
 #include "master/core/base/slab_priv.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@ kvp_slab_tail(const kvp_slab_t *slab)
     return (uint64_t)(kvp_slab_rec_is_allocated(r) ? slab->region_units : r->off) * KVP_SLAB_UNIT;
 }
 
-/* slot_claim makes the slot hold nothing and be the caller's. The free rest of the region gives way to it. */
+/* slot_claim reserves this slot number for the caller. If the region's free rest has it, the rest gets another one. */
 static kvp_err_t
 slot_claim(kvp_slab_t *slab, uint32_t slot)
 {
@@ -43,7 +43,7 @@ is_on_bounds(uint64_t offset, uint64_t bytes)
     return (offset | bytes) % align == 0;
 }
 
-/* Allocates a free extent whole, under its own slot: no other slot is needed, and none may be left. */
+/* Allocates a whole free extent under the slot that it has, because no other slot may be left. */
 static void
 claim_whole(kvp_slab_t *slab, uint32_t slot, uint32_t owner, uint32_t *slot_out)
 {
@@ -139,7 +139,7 @@ kvp_slab_unrestore(kvp_slab_t *slab, uint32_t slot)
 typedef struct {
     uint32_t off, slot;
 } told_t;
-/* One pass of a radix sort, by one digit of the offset. */
+/* Does one pass of a radix sort, by one digit of the offset. */
 static void
 sort_pass(const told_t *from, told_t *to, uint32_t n, uint32_t shift)
 {
@@ -157,8 +157,8 @@ sort_pass(const told_t *from, told_t *to, uint32_t n, uint32_t shift)
         to[at[from[i].off >> shift & (DIGITS - 1)]++] = from[i];
 }
 
-/* Lists all extents by rising offset, for free(); the second half of the array is scratch space.
- * NULL: no memory. */
+/* Returns an array of all extents by rising offset, which the caller frees; the second half of the array is scratch
+ * space. NULL: no memory. */
 static told_t *
 list_by_offset(const kvp_slab_t *slab)
 {
@@ -192,8 +192,7 @@ check_told(const kvp_slab_t *slab, const told_t *told, uint32_t n)
     return gaps > slab->records.max - slab->records.n ? KVP_LIMIT : KVP_OK;
 }
 
-/* Links the restored extents after the linked ones, up to `end` of the region; gaps become free
- * extents. */
+/* Links a restored extent after the linked ones, which end at `end` (in units). A gap becomes a free extent. */
 static kvp_err_t
 link_told(kvp_slab_t *slab, const told_t *told, uint32_t end)
 {

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A resize begins with untouched memory, where every new key would wait for a page fault. So
- *   before any key moves to the new table, every change touches TOUCH_BYTES of it.
- * - Then two tables are live. New keys go into the new one, and every change moves MOVE_SLOTS of
- *   the old one over, from its end to its start. All slots after the rest are empty, so only its
- *   very last slot, where probing wraps, needs a deletion by shifting; any other is just emptied.
- * - A growing table is 5/8 full at the beginning, and 3/4 at most when the new one is ready; a
- *   shrinking table is 1/8 full and fills a quarter of the new one. No other resize begins before
- *   the move is over.
+ * - A resize begins with untouched memory, where every new key would wait for a page fault. So before any key moves
+ *   to the new table, every change of the map touches TOUCH_BYTES of the new table.
+ * - Then two tables are live. New keys go into the new table, and every change moves MOVE_SLOTS slots of the old
+ *   table, from its end to its start. All slots after the unmoved rest are empty, so only the old table's very last
+ *   slot, where probing wraps, needs a deletion by shifting; any other slot is just emptied.
+ * - A growing table is 5/8 full at the beginning, and at most 3/4 when the new table is ready; a shrinking table is
+ *   1/8 full and fills a quarter of the new table. No other resize begins before the move is over.
  * - A key's place is the upper bits of the key mixed with the map's secret. */
 #include "master/core/base/umap.h"
 
@@ -19,7 +18,7 @@
 #define MOVE_SLOTS 16u
 #define TOUCH_BYTES 512u
 #define ENTRY_BYTES (sizeof(uint64_t) + sizeof(uint32_t))
-#define CAP_KEPT 64u /* of an empty map */
+#define CAP_KEPT 64u /* an empty map keeps a table of at most this many slots */
 
 void *
 kvp_core_alloc(size_t n, size_t size)
@@ -30,14 +29,14 @@ kvp_core_alloc(size_t n, size_t size)
     return p;
 }
 
-/* ---- one table. A key's hash is computed once for all its uses. */
+/* ---- one table. Callers compute a key's hash once and pass it to all functions. */
 static uint64_t
 hash_of(const kvp_umap_t *map, uint64_t key)
 {
     return kvp_mix64(&map->mix, key, 0);
 }
 
-/* The slot of key, or the free slot where it belongs. */
+/* Returns the slot of the key, or the free slot where the key belongs. */
 static uint32_t
 probe_slot(const kvp_umaptab_t *tab, uint64_t key, uint64_t hash)
 {
@@ -48,7 +47,7 @@ probe_slot(const kvp_umaptab_t *tab, uint64_t key, uint64_t hash)
     return i;
 }
 
-/* Returns the place of the key's value; NULL = absent. */
+/* Returns a pointer to the key's value; NULL = the table has no such key. */
 static uint32_t *
 find_val(const kvp_umaptab_t *tab, uint64_t key, uint64_t hash)
 {
@@ -68,7 +67,7 @@ add_pair(const kvp_umaptab_t *tab, uint64_t key, uint64_t hash, uint32_t val)
     tab->vals[i] = val;
 }
 
-/* Empties the slot: keys that probing had pushed past it move back. */
+/* Empties the slot. Keys that probing had pushed past the slot move back. */
 static void
 clear_slot(const kvp_umap_t *map, const kvp_umaptab_t *tab, uint32_t hole)
 {
@@ -77,7 +76,7 @@ clear_slot(const kvp_umap_t *map, const kvp_umaptab_t *tab, uint32_t hole)
     for (uint32_t i = (hole + 1) & mask; tab->keys[i] != 0; i = (i + 1) & mask) {
         uint32_t home = (uint32_t)(hash_of(map, tab->keys[i]) >> tab->shift);
 
-        /* Move back only a key that must not stay after the hole. */
+        /* Skip a key whose home lies after the hole: moved back to the hole, it could not be found. */
         if (((i - home) & mask) < ((i - hole) & mask)) continue;
         tab->keys[hole] = tab->keys[i];
         tab->vals[hole] = tab->vals[i];
@@ -137,7 +136,7 @@ move_some(kvp_umap_t *map)
     if (map->old_left == 0) tab_fini(&map->old);
 }
 
-/* Before an insertion, and after a deletion. */
+/* Continues a resize, or begins one if the map is too full or empty. Called before insertions and after deletions. */
 static void
 maybe_resize(kvp_umap_t *map)
 {

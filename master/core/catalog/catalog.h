@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is in the pool: the objects, their tenants, and the segments in which replicas lie.
- */
+ * The contents of the pool: the objects, their tenants, and the segments of memory in which replicas lie. */
 #ifndef KVP_MASTER_CORE_CATALOG_CATALOG_H
 #define KVP_MASTER_CORE_CATALOG_CATALOG_H
 
@@ -17,46 +16,50 @@
 typedef struct kvp_segment kvp_segment_t;
 typedef struct kvp_tenant kvp_tenant_t;
 
-/* Objects, tenants, and the memory in which replicas lie. */
+/* The catalog: all objects, all tenants, and the segments of memory in which replicas lie. */
 typedef struct kvp_catalog {
-    kvp_ctx_t *ctx; /* borrowed, */
-    kvp_journal_t *log; /* and this */
+    kvp_ctx_t *ctx; /* borrowed */
+    kvp_journal_t *log; /* borrowed */
     kvp_objindex_t *index;
-    uint64_t gen_seq; /* of every extent that is granted: a generation is also the object's version */
-    kvp_ptab_t attempts; /* of objects that are being written, */
-    kvp_list_t attempts_in_order; /* and in the order in which they were begun */
+    /* sequence number of the last granted extent's generation; a generation is also the object's version */
+    uint64_t gen_seq;
+    kvp_ptab_t attempts; /* put attempts by number */
+    kvp_list_t attempts_in_order; /* put attempts in the order in which they were begun */
 
-    kvp_buf_t fresh_commits; /* kvp_fresh_commit_t: commits that may be lost, from fresh_commits_at on */
+    /* kvp_fresh_commit_t: commits whose log records may be lost in a crash, from byte fresh_commits_at on */
+    kvp_buf_t fresh_commits;
     size_t fresh_commits_at;
 
     kvp_ptab_t tenants;
-    kvp_umap_t tenant_ids; /* id + 1 -> number in tenants */
-    uint32_t tenants_used, tenants_bumped; /* number of them with references; with a min_version */
-    uint32_t tenants_at; /* where the next look for tenants to forget begins */
-    uint32_t
-        forgotten_term; /* memory that was mounted last before it is not believed: bumps were forgotten; 0 = none */
-    uint32_t epoch_min; /* initial epoch of a new record: the greatest forgotten one */
-    uint32_t given_up_term; /* as tenant->given_up_term, for tenants whose records were dropped over the limit */
-    kvp_list_t owners; /* tenants with chunks, in the order of rebalancing looks */
+    kvp_umap_t tenant_ids; /* tenant id + 1 -> number in `tenants` */
+    uint32_t tenants_used, tenants_bumped; /* number of tenants with references; number of tenants with a min_version */
+    uint32_t tenants_at; /* index at which the next search for forgettable tenants begins */
+    /* Namespace bumps of tenants were forgotten, so memory mounted last before this term is not trusted; 0 = none. */
+    uint32_t forgotten_term;
+    uint32_t epoch_min; /* initial epoch of a new tenant record: the greatest epoch of a forgotten record */
+    /* the same as tenant->given_up_term, for tenants whose records were dropped over the limit */
+    uint32_t given_up_term;
+    kvp_list_t owners; /* tenants that own chunks, in the order in which rebalancing examines them */
     uint32_t owners_n;
-    uint64_t owned_bytes, owned_chunks; /* of theirs */
-    kvp_tenant_t *placing; /* borrowed: the tenant of the last placed object; NULL = none */
-    kvp_list_t taking; /* tenants that take a chunk */
+    uint64_t owned_bytes, owned_chunks; /* bytes and number of the chunks that belong to a tenant */
+    kvp_tenant_t *placing; /* the tenant of the last placed object; NULL = none; borrowed */
+    kvp_list_t taking; /* tenants that are taking a chunk from another tenant */
 
     kvp_list_t segments;
     uint32_t segment_seq, host_seq;
     kvp_ptab_t chunks;
-    uint32_t chunks_n; /* of all segments, made or not */
-    uint64_t known_bytes; /* of all segments that are mounted, or may come back */
-    uint32_t lost_n; /* segments whose node is away */
-    kvp_segment_t **up; /* segments that take puts */
+    uint32_t chunks_n; /* chunks of all segments, including those without a record yet */
+    uint64_t known_bytes; /* bytes of all segments that are mounted or may be mounted again */
+    uint32_t lost_n; /* number of segments whose node is disconnected */
+    kvp_segment_t **up; /* array of the segments that accept puts */
     uint32_t up_n, up_cap;
-    kvp_umap_t up_hosts; /* host number -> number of these segments on the host */
-    kvp_heap_t up_chunks; /* these segments, longest chunks first */
-    uint32_t slow_n; /* segments that take puts, with a node that does not answer */
+    kvp_umap_t up_hosts; /* host number -> number of segments on this host that accept puts */
+    kvp_heap_t up_chunks; /* heap of the segments that accept puts; the segment with the longest chunks is first */
+    uint32_t slow_n; /* number of segments that accept puts but whose node does not answer */
 } kvp_catalog_t;
 
-/* A segment whose node does not answer is passed over for puts as long as there are others. */
+/* Returns true if puts skip the segment because its node does not answer. While the nodes of all segments are slow,
+ * none is skipped. */
 static inline bool
 kvp_segment_is_passed_over(const kvp_catalog_t *cat, const kvp_segment_t *g)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Segments, and the chunks that they are cut into: where replicas lie.
- */
+ * Segments, and the chunks into which a segment is divided. Replicas lie in chunks. */
 #ifndef KVP_MASTER_CORE_CATALOG_CHUNK_H
 #define KVP_MASTER_CORE_CATALOG_CHUNK_H
 
@@ -21,117 +20,121 @@ typedef struct kvp_segment kvp_segment_t;
 typedef struct kvp_session kvp_session_t;
 typedef struct kvp_tenant kvp_tenant_t;
 
-/* Where a search through extents goes on. */
+/* The position at which an interrupted search through the extents of a segment continues. */
 typedef struct {
-    uint32_t chunk; /* index of the searched chunk */
-    uint32_t slot; /* the next extent; KVP_SLAB_NONE = the first of the chunk */
-    uint32_t run; /* first slot of the run of usable extents that ends here; KVP_SLAB_NONE = no run, */
-    uint64_t run_off; /* the offset of this slot, */
-    uint64_t cost; /* and the cost of the run */
+    uint32_t chunk; /* index of the chunk that is being searched */
+    uint32_t slot; /* slot of the next extent to examine; KVP_SLAB_NONE = the first extent of the chunk */
+    uint32_t run; /* first slot of the current run of usable extents; KVP_SLAB_NONE = no run */
+    uint64_t run_off; /* offset of the run's first slot */
+    uint64_t cost; /* eviction cost of the run */
 } kvp_scan_t;
 
-/* The allocator of a removed chunk, or the record pool of a removed owner. */
+/* Memory that is freed in slices: the allocator of a removed chunk, or the record pool of a removed owner. */
 typedef struct {
     kvp_list_t link; /* space->deferred_frees */
-    kvp_slab_t *slab; /* NULL = a pool */
+    kvp_slab_t *slab; /* the allocator; NULL = the pool is freed */
     kvp_recpool_t pool;
 } kvp_deferred_free_t;
 
 struct kvp_chunk {
     kvp_segment_t *segment;
-    kvp_slab_t *slab; /* NULL = nothing was ever placed here */
-    kvp_slab_t *long_keys; /* made with the first long key */
+    kvp_slab_t *slab; /* allocator of the chunk's extents; NULL = no object was ever placed in this chunk */
+    kvp_slab_t *long_keys; /* allocator of the area for long keys; made with the first long key */
     kvp_chunk_geo_t geo;
     uint64_t bytes;
-    kvp_tenant_t *tenant; /* tenant of its objects; NULL = empty */
-    /* the claim for which a large window of it is evacuated; NULL = none: the chunk is open to
-     * others */
+    kvp_tenant_t *tenant; /* the tenant that owns all objects of the chunk; NULL = the chunk is empty */
+    /* the claim for which a large window here is evacuated; no other put may use the chunk then. NULL = none */
     kvp_claim_t *evacuating;
-    kvp_tenant_t *taker; /* the tenant for which all of it is evacuated, or kept; NULL = none */
-    uint64_t untaken_ns; /* not a candidate for taking before this time */
-    uint32_t unclaimed; /* extents that a writer of an earlier term might still store to */
-    /* while there are unclaimed extents: a bit for each slot that was SEALED in the report; NULL =
-     * none */
+    kvp_tenant_t *taker; /* the tenant for which the whole chunk is evacuated, or kept empty; NULL = none */
+    uint64_t untaken_ns; /* the rebalancer does not consider this chunk before this time */
+    uint32_t unclaimed; /* number of extents to which a writer of an earlier term might still write */
+    /* While `unclaimed` > 0: a bit for each slot that was SEALED in the node's report. NULL = no such slot. */
     uint8_t *sealed;
-    uint32_t index; /* in the segment */
-    uint32_t number; /* below KVP_OBJ_CHUNK_NONE */
-    uint32_t objects; /* of a tier's chunk: objects that exist there only, with `bytes` in all */
+    uint32_t index; /* index of the chunk in its segment */
+    uint32_t number; /* number of the chunk in the catalog; below KVP_OBJ_CHUNK_NONE */
+    /* in a tier's chunk: number of objects that exist only on the tier; `bytes` is their total length */
+    uint32_t objects;
     kvp_list_t of_tier; /* segment->ssd.tenants */
-    uint64_t memory_bytes; /* of its allocators, as counted in space->slab_bytes */
+    uint64_t memory_bytes; /* memory of the chunk's allocators, as counted in space->slab_bytes */
 };
 
 typedef enum {
     KVP_SEGMENT_STAYS,
-    KVP_SEGMENT_ENDED, /* dropped, by the log: it is dropped here when the log is read to its end */
-    KVP_SEGMENT_DROPPED, /* being purged; nothing in it exists any more */
+    KVP_SEGMENT_ENDED, /* the log says that the segment was dropped; it is dropped when the log was read to its end */
+    KVP_SEGMENT_DROPPED, /* the segment is being purged; no object in it exists any more */
 } kvp_segment_life_t;
 
-/* The part of a segment that only an SSD tier has. */
+/* The fields of a segment that only an SSD tier uses. */
 typedef struct {
-    bool has_lost_drops; /* some drops were forgotten, so its node has to report its contents */
-    bool is_reporting; /* its node is reporting */
-    bool is_unknown; /* no report has reached its end, and the tier may have objects that no log knows */
-    bool has_away; /* some slots are away */
-    uint8_t away[KVP_TIER_AWAY_BYTES]; /* the slots whose device answers no reads */
-    uint32_t stalled_devices; /* as reported by its node */
-    kvp_list_t drops; /* what is to be dropped when an order goes out, */
-    uint32_t drops_n; /* their number, including those in orders */
-    kvp_list_t tenants; /* its chunks */
-    uint32_t purge_oid; /* of a dropped tier: where the walk goes on */
+    bool has_lost_drops; /* flag: pending drops were discarded, so the node must report the tier's contents */
+    bool is_reporting; /* flag: the node is reporting the tier's contents */
+    bool is_unknown; /* flag: no report was ever completed, so the tier may have objects that no log knows */
+    bool has_away; /* flag: at least one bit of `away` is set */
+    uint8_t away[KVP_TIER_AWAY_BYTES]; /* a bit for each hash slot of the tier whose device does not answer reads */
+    uint32_t stalled_devices; /* number of hanging SSDs, as reported by the node */
+    kvp_list_t drops; /* kvp_tier_drop_t: records that the tier must drop, not yet in an order to the node */
+    uint32_t drops_n; /* number of drops, including drops in unanswered orders */
+    kvp_list_t tenants; /* the tier's chunks, one for each tenant */
+    uint32_t purge_oid; /* in a dropped tier: the object number at which the purge continues */
 } kvp_ssd_t;
 
 struct kvp_segment {
     kvp_list_t link; /* catalog->segments, by rising id */
     kvp_list_t of_node;
-    kvp_list_t sending; /* space->sending while orders might have to go out */
-    kvp_list_t retires; /* records not yet free */
-    kvp_list_t unsent; /* of these, to go out with the next Retire */
-    kvp_list_t sent; /* of these, sent to the present node, and not free */
-    kvp_list_t claims; /* windows here */
-    kvp_buf_t checks; /* kvp_wire_check_t: places that its node is to look at, */
-    uint32_t checks_asked_n; /* length of the asked part at the front, */
-    uint64_t check_request; /* and in which order; 0 = none is out */
-    kvp_objlist_t parked; /* victims that are passed over: candidates.c */
-    kvp_session_t *node; /* NULL = lost */
-    kvp_report_t *report; /* owned: the report of its node; until its end the segment counts as lost */
-    kvp_chunk_t *chunks; /* kvp_segment_chunk makes one of them */
-    uint32_t *room; /* a tree over the chunks: the longest free extent in each, and the longest of each pair above */
+    kvp_list_t sending; /* link in space->sending, while there may be orders to send to the node */
+    kvp_list_t retires; /* retire records of this segment that are not yet free */
+    kvp_list_t unsent; /* retire records to send with the next Retire */
+    kvp_list_t sent; /* retire records that were sent to the connected node and are not yet free */
+    kvp_list_t claims; /* claims whose windows lie in this segment */
+    kvp_buf_t checks; /* kvp_wire_check_t: copies that the node must check */
+    uint32_t checks_asked_n; /* number of checks at the front of `checks` that are in the unanswered order */
+    uint64_t check_request; /* request id of the unanswered order of checks; 0 = no order is unanswered */
+    kvp_objlist_t parked; /* eviction candidates that are skipped while the node does not answer: candidates.c */
+    kvp_session_t *node; /* session of the segment's node; NULL = the node is lost */
+    /* the node's report of the memory's contents, owned; until its end the segment counts as lost */
+    kvp_report_t *report;
+    kvp_chunk_t *chunks; /* array of chunks; kvp_segment_chunk initialises an entry at its first use */
+    /* a tree over the chunks: leaves = longest free extent of each chunk, inner nodes = the greater child */
+    uint32_t *room;
     uint32_t room_leaves;
     uint32_t chunk_n;
     uint32_t id;
-    uint32_t host; /* a number: the same for segments of one host */
+    uint32_t host; /* number of the host, equal for segments of one host */
     uint32_t state; /* kvp_segment_state_t */
-    uint32_t up_at; /* UP: its place in catalog->up, */
-    kvp_heapnode_t up_chunk; /* and in catalog->up_chunks */
-    uint32_t purge_chunk, purge_slot; /* next place of the drop */
+    uint32_t up_at; /* in state UP: index of this segment in catalog->up */
+    kvp_heapnode_t up_chunk; /* in state UP: entry of this segment in catalog->up_chunks */
+    uint32_t purge_chunk, purge_slot; /* position at which the purge of a dropped segment continues */
     kvp_segment_life_t life;
-    bool is_kept; /* its node's keeper has it: where the node dies the next process brings it back soon */
-    bool is_restored; /* restored from the log, and not yet compared with its node's words */
-    bool is_slow; /* its node has not answered a Retire for too long */
-    bool is_tier; /* an SSD tier: a chunk of it stands for one tenant's objects there, and has no memory */
-    kvp_ssd_t ssd; /* of a tier */
-    kvp_segment_t *tier; /* of memory: the tier of its node; NULL = unknown. Borrowed; may be dropped */
-    kvp_list_t demotes, placed; /* of memory: what is to be written, and read, when orders go out, */
-    kvp_list_t stages; /* loads that wait for room; */
-    uint64_t room_ns; /* since when the first of these has waited and nothing got any; 0 = it was not looked at */
-    kvp_scan_t room_scan; /* where the search for their victims goes on, */
-    uint64_t room_next_ns; /* time of the next search after one in vain */
-    uint64_t room_bytes; /* bytes evicted for loads that no load has got yet */
-    uint64_t loading_bytes,
-        placed_bytes; /* of memory: of all loads from the tier that are not over, and of those with an extent */
-    kvp_list_t orders; /* unanswered orders: tier.c */
-    uint64_t moving_bytes; /* of memory: of all that is on its way */
+    bool is_kept; /* flag: a keeper process holds the memory, so a new node process can mount it soon after a crash */
+    bool is_restored; /* flag: restored from the log, and not yet compared with the node's report */
+    bool is_slow; /* flag: the node has not answered a Retire for too long */
+    /* flag: an SSD tier. Each of its chunks stands for the objects of one tenant on the tier, without memory */
+    bool is_tier;
+    kvp_ssd_t ssd; /* used only by a tier */
+    kvp_segment_t *tier; /* for memory: the tier of the same node, which may be dropped; NULL = unknown. Borrowed */
+    /* for memory: objects to write to the tier, and loads with an extent, for the next orders */
+    kvp_list_t demotes, placed;
+    kvp_list_t stages; /* for memory: loads from the tier that still wait for an extent */
+    uint64_t room_ns; /* time since when the first load waits and no load got room; 0 = not yet examined */
+    kvp_scan_t room_scan; /* position at which the search for victims of the waiting loads continues */
+    uint64_t room_next_ns; /* time of the next search for victims after a search without success */
+    uint64_t room_bytes; /* bytes that were evicted for loads and not yet used by a load */
+    /* for memory: bytes of all unfinished loads from the tier, and of those that have an extent */
+    uint64_t loading_bytes, placed_bytes;
+    kvp_list_t orders; /* unanswered orders to the node: tier.c */
+    uint64_t moving_bytes; /* for memory: bytes of all objects that are being written to the tier or loaded from it */
     uint64_t lost_ns;
-    uint64_t lost_stall_ns; /* the master's own stalls, when the node was lost */
+    uint64_t lost_stall_ns; /* value of the total stall time of the master's own loop when the node was lost */
     uint64_t size_bytes, chunk_bytes, objects, epoch;
-    uint64_t used_bytes, retiring_bytes, quarantine_bytes; /* in the pool's totals while the segment is not lost */
-    uint64_t held; /* tickets on objects here */
+    /* included in the pool's totals while the segment is not lost */
+    uint64_t used_bytes, retiring_bytes, quarantine_bytes;
+    uint64_t held; /* number of tickets on objects in this segment */
     uint8_t uuid[16];
-    uint32_t mounted_term; /* term of the last mount, at most this master's term */
+    uint32_t mounted_term; /* term in which the segment was last mounted, at most this master's term */
     char name[KVP_NAME_MAX + 1];
     char host_id[KVP_NAME_MAX + 1];
     char *addr, *unix_path, *transports; /* owned */
-    uint64_t unmount_conn; /* 0 = no unmount was requested */
+    uint64_t unmount_conn; /* connection that requested an unmount; 0 = none */
     kvp_frame_hdr_t unmount_ask;
     uint64_t unmount_due_ns;
 };

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Records, their extensions and keys, the clock of uses, and lists; the table that finds them is objtable.c.
- */
+ * Object records, their extensions and keys, the clock of uses, and lists of objects. The hash table is table.c. */
 #include "master/core/catalog/index.h"
 
 #include "common/hash.h"
@@ -14,15 +13,16 @@
 
 #include <stdlib.h>
 
-#define OBJECTS_MAX (1u << 31) /* the top bit of an extent's owner marks owners other than objects */
-#define CLOCK_SHIFT 25 /* ns of a unit of the clock */
-#define CLOCK_AHEAD_MAX (1u << 20) /* uses by which the clock may run ahead of time */
+/* limit of records: the top bit of an extent's owner marks owners that are not objects */
+#define OBJECTS_MAX (1u << 31)
+#define CLOCK_SHIFT 25 /* the clock's unit is 2^25 ns */
+#define CLOCK_AHEAD_MAX (1u << 20) /* number of units by which the clock of uses may run ahead of the time */
 
 struct kvp_objindex {
     kvp_recpool_t records, exts;
     kvp_objtable_t table;
     kvp_keystore_t *keys;
-    uint64_t clock, time; /* of uses; in its units */
+    uint64_t clock, time; /* clock of uses, and the time, in units of 2^CLOCK_SHIFT ns */
 };
 
 kvp_objindex_t *
@@ -74,7 +74,8 @@ kvp_objindex_walk(kvp_objindex_t *ix, uint32_t *cursor, uint32_t end, uint32_t *
 
         --*left;
         if (!kvp_recpool_was_made(&ix->records, oid)) {
-            *cursor = (oid / KVP_RECPOOL_BLOCK + 1) * KVP_RECPOOL_BLOCK; /* nor is the rest of its block */
+            /* the rest of this block was never used: skip it */
+            *cursor = (oid / KVP_RECPOOL_BLOCK + 1) * KVP_RECPOOL_BLOCK;
             continue;
         }
         ++*cursor;
@@ -262,7 +263,7 @@ kvp_objlist_init(kvp_objlist_t *list, kvp_objlist_kind_t kind)
     *list = (kvp_objlist_t){.kind = kind, .oldest = KVP_OID_NONE, .youngest = KVP_OID_NONE};
 }
 
-/* Where the place between prev and next starts to belong to oid. */
+/* Inserts the object into the list between prev and next (KVP_OID_NONE = the list's end). */
 static void
 list_link(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t prev, uint32_t next, uint32_t oid)
 {

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - An entry is the number of a prefix (0 = none), a word with the number of the following bytes,
- *   flags for packed digits and for a lineage, and the bytes. Entries of one size, in steps of four
- *   bytes, lie together in blocks of 64 KiB; a block is freed with its last entry. So every hole
- *   fits the next key of its size.
- * - A key is split after its last '@', '/' or ':'. The front part becomes a prefix when it occurs
- *   for the SEEN_ENOUGHth time: keys with unique front parts are stored whole, and an unshared
- *   prefix is stored only once in SEEN_ENOUGH keys. A small table without chains counts the front
- *   parts; an entry that falls out of it is counted again from the beginning. */
+ * - An entry consists of the number of a prefix (0 = none), a word with the number of the following bytes and flags
+ *   for packed digits and for a lineage, and the bytes. Entries of one size, in steps of four bytes, lie together in
+ *   blocks of 64 KiB; a block is freed with its last entry. So every hole fits the next key of its size.
+ * - A key is split after its last '@', '/' or ':'. The front part becomes a prefix when it occurs for the
+ *   SEEN_ENOUGHth time: keys with unique front parts are stored whole, and an unshared prefix is stored only once in
+ *   SEEN_ENOUGH keys. A small table without chains counts the front parts; a front part that was displaced from the
+ *   table is counted from zero again. */
 #include "master/core/catalog/keys.h"
 
 #include "common/hash.h"
@@ -20,9 +19,10 @@
 #include <string.h>
 
 #define BLOCK_BYTES (64u << 10)
-#define INDEX_BITS 13u /* of an entry in its block; the rest of a reference is the block */
+/* bits of a reference for the entry's index in its block; the other bits are the block's number */
+#define INDEX_BITS 13u
 #define BLOCKS_MAX (1u << (32 - INDEX_BITS))
-#define STEP 4u /* bytes between two sizes */
+#define STEP 4u /* entry sizes are multiples of this number of bytes */
 #define LINEAGE_BYTES offsetof(kvp_wire_lineage_t, is_told)
 #define SIZE_MIN 8u
 #define SIZE_MAX_BYTES (KVP_KEY_MAX + 4u + LINEAGE_BYTES)
@@ -30,7 +30,7 @@
 #define NONE UINT32_MAX
 
 #define PREFIXES_MAX 65535u
-#define PREFIX_MIN 8u /* bytes; a shorter prefix saves nothing */
+#define PREFIX_MIN 8u /* a shorter prefix, in bytes, saves nothing */
 #define SEEN_SLOTS 4096u
 #define SEEN_ENOUGH 4u
 
@@ -39,17 +39,18 @@
 #define FORM_BYTES 0x07ffu
 
 typedef struct {
-    uint16_t prefix; /* number + 1, 0 = none */
-    uint16_t form; /* FORM_PACKED | FORM_LINEAGE | number of the following bytes */
+    uint16_t prefix; /* number of the prefix + 1; 0 = none */
+    uint16_t form; /* FORM_PACKED, FORM_LINEAGE, and the number of the following bytes */
     uint8_t bytes[];
 } entry_t;
 
 typedef struct {
-    uint32_t size; /* of an entry */
+    uint32_t size; /* bytes of an entry */
     uint32_t n; /* entries in use */
-    uint32_t made; /* entries ever used; those above were never touched */
-    uint32_t free_head; /* index, NONE = none; the link is in the entry's first four bytes */
-    uint32_t prev, next; /* blocks of this size with a free entry */
+    uint32_t made; /* entries ever used; the memory of the others was never touched */
+    /* index of the first free entry, NONE = none; its first four bytes hold the index of the next */
+    uint32_t free_head;
+    uint32_t prev, next; /* links in the list of blocks of this size that have a free entry */
     _Alignas(STEP) uint8_t entries[];
 } block_t;
 
@@ -57,22 +58,22 @@ _Static_assert((BLOCK_BYTES - sizeof(block_t)) / SIZE_MIN <= 1u << INDEX_BITS, "
 
 typedef struct {
     uint8_t *bytes; /* owned */
-    uint32_t refs; /* keys */
+    uint32_t refs; /* number of keys with this prefix */
     uint32_t hash;
-    uint32_t next; /* in the chain of its hash, or of those not in use */
+    uint32_t next; /* next prefix with the same hash chain, or next free record */
     uint32_t len;
 } prefix_t;
 
 struct kvp_keystore {
-    block_t **blocks; /* directory of BLOCKS_MAX, touched as it fills; NULL = freed, or not made yet */
-    uint32_t blocks_n; /* one above the highest block */
-    uint32_t hole; /* no block below is missing */
-    uint32_t spare; /* an empty block that is kept, NONE = none */
-    uint32_t open[CLASSES]; /* first block of a size with a free entry */
-    uint32_t blocks_of[CLASSES]; /* blocks of each size */
+    block_t **blocks; /* directory of BLOCKS_MAX blocks, touched as it fills; NULL = no block */
+    uint32_t blocks_n; /* one above the highest block's number */
+    uint32_t hole; /* all blocks below this number exist */
+    uint32_t spare; /* number of an empty block that is kept for reuse; NONE = none */
+    uint32_t open[CLASSES]; /* for each size, the first block with a free entry */
+    uint32_t blocks_of[CLASSES]; /* for each size, the number of blocks */
     kvp_recpool_t prefixes;
-    uint32_t *chains; /* of prefixes, by hash: SEEN_SLOTS of them */
-    uint32_t seen[SEEN_SLOTS]; /* upper bits of a hash, and in the lowest two how often it was met */
+    uint32_t *chains; /* SEEN_SLOTS hash chains of prefixes */
+    uint32_t seen[SEEN_SLOTS]; /* upper bits of a front part's hash; the lowest two bits count its occurrences */
     uint64_t seed;
     uint64_t memory_bytes;
 };
@@ -139,7 +140,8 @@ block_close(kvp_keystore_t *ks, uint32_t b)
     if (block->next != NONE) ks->blocks[block->next]->prev = block->prev;
 }
 
-/* The only block of a size may stay nearly empty, and is touched as it fills. */
+/* Makes a block for entries of this size. The first block of a size may stay nearly empty, so its memory is touched
+ * only as it fills. */
 static void
 block_make(kvp_keystore_t *ks, uint32_t size)
 {
@@ -216,8 +218,8 @@ entry_give(kvp_keystore_t *ks, uint32_t ref)
     block->free_head = ref & ((1u << INDEX_BITS) - 1);
     if (block->n-- == entries_of(block)) block_open(ks, b);
     if (block->n > 0) return;
-    /* The last emptied block is kept, so that a key at the edge of a block does not allocate and
-     * free it in turns. */
+    /* The block that was emptied last is kept, so that one key more and less at the edge of a block does not allocate
+     * and free a block each time. */
     if (ks->spare != NONE) block_drop(ks, ks->spare);
     ks->spare = b;
 }
@@ -242,7 +244,7 @@ prefix_find(const kvp_keystore_t *ks, const void *bytes, size_t len, uint32_t ha
     return number;
 }
 
-/* Counts an occurrence, and returns whether there were enough. */
+/* Counts an occurrence of a front part, and returns true if it has occurred often enough to be stored as a prefix. */
 static bool
 is_worth(kvp_keystore_t *ks, uint32_t hash)
 {
@@ -260,7 +262,7 @@ prefix_make(kvp_keystore_t *ks, const void *bytes, size_t len, uint32_t hash)
     uint32_t number = kvp_recpool_take(&ks->prefixes);
     prefix_t *p;
 
-    if (number == KVP_RECPOOL_NONE) return NONE; /* no prefix number is free: the key is stored whole */
+    if (number == KVP_RECPOOL_NONE) return NONE; /* no prefix number is free, so the key is stored whole */
     p = prefix_at(ks, number);
     *p = (prefix_t){
         .bytes = kvp_core_alloc(1, len),
@@ -289,7 +291,7 @@ prefix_rele(kvp_keystore_t *ks, uint32_t number)
     kvp_recpool_give(&ks->prefixes, number);
 }
 
-/* The length of the part that a key may share: up to and with its last separator, or 0. */
+/* Returns the length of the part that a key may share with others: up to and with its last separator; 0 = none. */
 static size_t
 front_len(const uint8_t *key, size_t len)
 {
@@ -298,7 +300,7 @@ front_len(const uint8_t *key, size_t len)
     return 0;
 }
 
-/* Holds the prefix of the key; NONE without one. *len_out is the length of the prefix. */
+/* Takes a reference to the prefix of the key; NONE = it has none. *len_out is the length of the prefix. */
 static uint32_t
 prefix_hold(kvp_keystore_t *ks, const uint8_t *key, size_t len, size_t *len_out)
 {
@@ -319,7 +321,8 @@ prefix_hold(kvp_keystore_t *ks, const uint8_t *key, size_t len, size_t *len_out)
 /* ---- digits */
 #define NO_DIGIT 16
 
-/* The value of a digit, or NO_DIGIT, by conditional moves: branches on random digits would be mispredicted. */
+/* Returns the value of a hexadecimal digit, or NO_DIGIT. Conditional moves, because branches on random digits would
+ * be mispredicted. */
 static uint8_t
 digit_of(uint8_t c)
 {

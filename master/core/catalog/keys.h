@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A compact store of keys, named by numbers. Keys of a pool share long prefixes and end in
- * hexadecimal digits (MODEL@...@group:G@HEX): a frequent prefix is stored once, and two digits take
- * a byte. A key of 118 bytes with 64 digits costs 36 bytes. A lineage costs 20 bytes after a key
- * that has one. Memory follows the contents. */
+ * A compact store of keys, which are named by numbers. Keys of a pool share long prefixes and end in hexadecimal
+ * digits (MODEL@...@group:G@HEX): a frequent prefix is stored once, and two digits take a byte. A key of 118 bytes
+ * with 64 digits costs 36 bytes. A lineage is stored after its key and costs 20 bytes. Memory grows and shrinks with
+ * the contents. */
 #ifndef KVP_MASTER_CORE_CATALOG_KEYS_H
 #define KVP_MASTER_CORE_CATALOG_KEYS_H
 
@@ -10,7 +10,7 @@
 
 typedef struct kvp_keystore kvp_keystore_t;
 
-/* kvp_keystore_create: seed makes it unknown outside which prefixes share a place in the store's own tables. */
+/* kvp_keystore_create: seed is a secret, so that no peer can choose prefixes that collide in the hash tables. */
 kvp_keystore_t *kvp_keystore_create(uint64_t seed);
 void kvp_keystore_destroy(kvp_keystore_t *ks);
 
@@ -20,10 +20,10 @@ uint32_t kvp_keystore_add(kvp_keystore_t *ks, const void *key, size_t len, const
 void kvp_keystore_del(kvp_keystore_t *ks, uint32_t ref);
 uint16_t kvp_keystore_len(const kvp_keystore_t *ks, uint32_t ref);
 bool kvp_keystore_equals(const kvp_keystore_t *ks, uint32_t ref, const void *key, size_t len);
-/* kvp_keystore_copy writes the key to buf, which has room for KVP_KEY_MAX bytes, and returns its
- * length. */
+/* kvp_keystore_copy writes the key to buf, of KVP_KEY_MAX bytes or more, and returns its length. */
 uint16_t kvp_keystore_copy(const kvp_keystore_t *ks, uint32_t ref, uint8_t *buf);
-kvp_wire_lineage_t kvp_keystore_lineage(const kvp_keystore_t *ks, uint32_t ref); /* unset without a lineage */
+/* a cleared struct if the key has no lineage */
+kvp_wire_lineage_t kvp_keystore_lineage(const kvp_keystore_t *ks, uint32_t ref);
 uint64_t kvp_keystore_memory_bytes(const kvp_keystore_t *ks);
 
 #endif

@@ -10,42 +10,43 @@
 #include "proto/wire.h"
 
 typedef struct kvp_group {
-    uint32_t number; /* in protect->groups, unless doomed */
-    struct kvp_group *same; /* the next group with its hash */
+    uint32_t number; /* number in protect->groups, unless the group is doomed */
+    struct kvp_group *same; /* the next group with the same hash */
     kvp_digest_t digest;
-    uint32_t tenant; /* number in catalog->tenants; holds a reference until it is doomed */
-    uint32_t epoch; /* of the namespace */
-    kvp_list_t committed; /* memberships; of a doomed group in protect->doomed */
-    kvp_list_t begun; /* those not committed */
-    uint32_t size; /* how many make it whole; 0 = a unit of eviction only */
+    uint32_t tenant; /* number in catalog->tenants; the group holds a reference until it is doomed */
+    uint32_t epoch; /* epoch of the namespace */
+    kvp_list_t committed; /* committed memberships; if the group is doomed, they are in protect->doomed */
+    kvp_list_t begun; /* memberships whose put is not committed */
+    uint32_t size; /* number of members that make the group whole; 0 = the group is only a unit of eviction */
     uint32_t committed_n, begun_n;
-    uint32_t owned_n; /* memberships with an owner */
-    uint32_t held_n; /* members with a ticket */
-    uint32_t reserved_n; /* tickets on the group itself */
-    uint32_t pinned_n[KVP_PIN_HARD + 1]; /* committed members, by kvp_pin_t */
-    uint32_t lead; /* the member that stands for the group on a list of victims; KVP_OID_NONE = none is committed */
-    uint64_t bytes; /* extents of committed members */
-    uint64_t *taken; /* owned: a bit for each number that is in use; NULL without a size */
+    uint32_t owned_n; /* number of memberships with an owner */
+    uint32_t held_n; /* number of members with a ticket */
+    uint32_t reserved_n; /* number of tickets on the group itself */
+    uint32_t pinned_n[KVP_PIN_HARD + 1]; /* number of committed members, for each kvp_pin_t */
+    /* the member that represents the group on a list of eviction candidates; KVP_OID_NONE = no member is committed */
+    uint32_t lead;
+    uint64_t bytes; /* bytes of the committed members' extents */
+    uint64_t *taken; /* a bit for each member number in use, owned; NULL if size is 0 */
     bool is_whole;
     bool is_doomed;
-    bool is_evicted; /* that is why */
+    bool is_evicted; /* flag: the group is doomed because it is evicted */
 } kvp_group_t;
 
 typedef struct kvp_member {
-    kvp_list_t of_group; /* group->committed or ->begun; protect->doomed */
-    kvp_list_t of_owner; /* session->members, protect->orphans, or ->leavers */
+    kvp_list_t of_group; /* link in group->committed, group->begun or protect->doomed */
+    kvp_list_t of_owner; /* link in session->members, protect->orphans or protect->leavers */
     kvp_group_t *group;
-    /* incarnation of the putting client, while the member may be freed without owners; 0 = none;
-     * KVP_OWNER_ANY = reported by a node: it waits for the rest of its group as long as nodes may
-     * come */
+    /* Incarnation of the client that put the member, until the group is whole or the client has ended; 0 = no owner.
+     * An incomplete group without owners is dropped. KVP_OWNER_ANY = a node reported the member, which waits for the
+     * rest of its group as long as nodes may mount memory. */
     uint64_t owner;
     uint32_t oid;
-    uint32_t number; /* in the group */
+    uint32_t number; /* number of the member in its group */
     bool is_committed;
 } kvp_member_t;
 
 static inline kvp_member_t *
-kvp_group_member(const kvp_catalog_t *cat, const kvp_obj_t *o) /* its membership; NULL = of no group */
+kvp_group_member(const kvp_catalog_t *cat, const kvp_obj_t *o) /* returns the object's membership; NULL = no group */
 {
     return o->has_ext == 0 ? NULL : kvp_obj_ext(cat->index, o)->member;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Records of the log about objects, tenants and segments. */
+ * Writes the log's records about objects, tenants and segments. */
 #include "master/core/catalog/record.h"
 
 #include "common/buf.h"
@@ -44,7 +44,7 @@ tell_places(const kvp_catalog_t *cat, const kvp_obj_t *o, kvp_jrec_place_t *out)
     return told;
 }
 
-/* Copies the object's key behind the record, with zeros up to a multiple of 8 bytes. Returns its length. */
+/* Copies the object's key to the end of a log record, padded to a multiple of 8 bytes. Returns the key's length. */
 static uint16_t
 copy_key(const kvp_catalog_t *cat, const kvp_obj_t *o, uint8_t *key)
 {
@@ -192,7 +192,7 @@ kvp_record_forgotten(kvp_catalog_t *cat, uint32_t tenant, uint64_t version)
     kvp_journal_append(cat->log, &rec, KVP_JREC_TENANT);
 }
 
-/* ---- commits that may be lost */
+/* ---- commits whose log records may still be lost in a crash */
 static void
 note_durable(kvp_catalog_t *cat, const kvp_fresh_commit_t *commit)
 {
@@ -202,7 +202,8 @@ note_durable(kvp_catalog_t *cat, const kvp_fresh_commit_t *commit)
     if (o != NULL && kvp_obj_version(o) == commit->version) o->is_fresh = 0;
 }
 
-/* The bytes in front are given up when they are half of all: then as much was released as is moved. */
+/* Marks commits before the log position `to` as durable. The handled front of the buffer is cut off when it is half
+ * of the buffer, so that no more bytes are moved than were handled. */
 bool
 kvp_record_durable(kvp_catalog_t *cat, uint64_t to)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An object's copies: their places, the served ones, and their form in answers. The first copy is
- * in the record; the others, which are rare, are in its extension. Each copy is in another segment. */
+ * An object's copies: their places, which copies are served, and their form in answers. The first copy is in the
+ * object's record; further copies, which are rare, are in its extension. Each copy lies in another segment. */
 #include "master/core/catalog/replica.h"
 
 #include "common/mutate.h"
@@ -16,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NODE_BACK_NS KVP_MS(5000) /* nodes are back for so long after a master's start, where they are at all */
-#define KEPT_BACK_NS KVP_MS(2000) /* the same after the loss of a node whose memory is kept */
+#define NODE_BACK_NS KVP_MS(5000) /* time after a master's start within which a living node reconnects */
+#define KEPT_BACK_NS KVP_MS(2000) /* time within which a node reconnects after a crash if a keeper holds its memory */
 
 #define SLACK_BITS 16u
 
@@ -99,7 +99,7 @@ kvp_obj_bytes(const kvp_catalog_t *cat, const kvp_obj_t *o)
     return bytes;
 }
 
-/* The record describes the first copy. */
+/* Writes the first copy's place into the object's record. */
 static void
 set_first(kvp_catalog_t *cat, kvp_obj_t *o, const kvp_place_t *at, uint64_t slack)
 {
@@ -217,7 +217,7 @@ kvp_obj_up_n(const kvp_catalog_t *cat, const kvp_obj_t *o)
     return up;
 }
 
-/* Its slot's device hangs. */
+/* Returns true if the object's hash slot of the tier is on an SSD that hangs. */
 static bool
 is_slot_away(const kvp_catalog_t *cat, const kvp_obj_t *o, const kvp_segment_t *t)
 {

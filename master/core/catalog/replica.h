@@ -10,7 +10,7 @@
 #include "master/core/catalog/tenant.h"
 #include "proto/wire.h"
 
-/* The chunk of a place, and the chunk in which an object lies; NULL = nowhere. */
+/* kvp_place_chunk returns the chunk of a place, kvp_obj_chunk the chunk in which an object lies; NULL = no place. */
 static inline kvp_chunk_t *
 kvp_place_chunk(const kvp_catalog_t *cat, const kvp_place_t *at)
 {
@@ -21,7 +21,8 @@ kvp_obj_chunk(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {
     return o->chunk == KVP_OBJ_CHUNK_NONE ? NULL : kvp_ptab_get(&cat->chunks, o->chunk);
 }
-/* The tier that has its version; NULL = none. kvp_obj_is_on_tier_alone: it has no place in memory. */
+/* kvp_obj_tier returns the tier that has the object's version; NULL = none. kvp_obj_is_on_tier_alone returns true if
+ * the object has no copy in memory. */
 static inline kvp_segment_t *
 kvp_obj_tier(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {
@@ -35,48 +36,50 @@ kvp_obj_is_on_tier_alone(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {
     return o->is_on_tier != 0 && kvp_obj_chunk(cat, o)->segment->is_tier;
 }
-/* Whose an object is that has a place. */
+/* Returns the tenant of an object, which must have a place. */
 static inline kvp_tenant_t *
 kvp_obj_tenant(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {
     return kvp_obj_chunk(cat, o)->tenant;
 }
-/* kvp_place_at: which of an object's places is that extent; one is. kvp_place_key_off: where the
- * key lies in the chunk's metadata, in units of 64 bytes. */
+/* kvp_place_at returns the index of the place with this extent; one of the places must have it. kvp_place_key_off
+ * returns where the key lies in the chunk's metadata, in units of 64 bytes. */
 uint32_t kvp_place_at(const kvp_place_t *places, const kvp_chunk_t *c, uint32_t slot);
 uint32_t kvp_place_key_off(const kvp_chunk_t *c, const kvp_place_t *at);
-kvp_place_t kvp_obj_place(const kvp_catalog_t *cat, const kvp_obj_t *o); /* the first copy in memory */
+kvp_place_t kvp_obj_place(const kvp_catalog_t *cat, const kvp_obj_t *o); /* place of the first copy in memory */
 uint32_t kvp_obj_places(const kvp_catalog_t *cat, const kvp_obj_t *o,
-                        kvp_place_t places[KVP_REPLICAS_MAX]); /* in memory */
+                        kvp_place_t places[KVP_REPLICAS_MAX]); /* writes the places in memory, returns their number */
 void kvp_obj_set_on_tier_alone(kvp_catalog_t *cat, uint32_t oid, const kvp_chunk_t *c,
-                               uint64_t len); /* the object has no place */
+                               uint64_t len); /* the object must have no place */
 bool kvp_obj_lies_at(const kvp_catalog_t *cat, const kvp_obj_t *o, const kvp_chunk_t *c, uint32_t slot);
-/* What becomes of the extent is the caller's. */
+/* kvp_obj_add_place adds a copy to the object's record, kvp_replica_del removes one; the extent is the caller's. */
 void kvp_obj_add_place(kvp_catalog_t *cat, uint32_t oid, const kvp_place_t *at, uint64_t slack);
 void kvp_replica_del(kvp_catalog_t *cat, uint32_t oid, const kvp_place_t *at);
-uint64_t kvp_obj_bytes(const kvp_catalog_t *cat, const kvp_obj_t *o); /* extents of all copies */
-/* kvp_copy_set_long_key records the place of the key of the copy in the extent, once it is known. */
+uint64_t kvp_obj_bytes(const kvp_catalog_t *cat, const kvp_obj_t *o); /* bytes of the extents of all copies */
+/* kvp_copy_set_long_key records where the long key of one copy lies, once its place is known. */
 void kvp_copy_set_long_key(kvp_catalog_t *cat, uint32_t oid, const kvp_chunk_t *c, uint32_t slot,
                            uint32_t long_key_slot);
 void kvp_obj_count_held(kvp_catalog_t *cat, const kvp_obj_t *o,
-                        int32_t sign); /* a ticket more or less, in its segments */
-/* kvp_obj_len: without an extent, the length that its attempt asked for. */
+                        int32_t sign); /* counts a ticket more or less in the object's segments */
+/* kvp_obj_len returns the payload's length; if the object has no extent, the length that its put asked for. */
 uint64_t kvp_obj_len(const kvp_catalog_t *cat, const kvp_obj_t *o);
 static inline uint64_t
 kvp_obj_version(const kvp_obj_t *o)
 {
     return o->generation;
 }
-kvp_digest_t kvp_obj_digest_of(const kvp_catalog_t *cat, const kvp_obj_t *o); /* of an object with a place */
-/* Copies whose nodes answer; 0: not committed, or before a bump. kvp_obj_served_n: 0 also while its group hides it. */
+kvp_digest_t kvp_obj_digest_of(const kvp_catalog_t *cat, const kvp_obj_t *o); /* the object must have a place */
+/* kvp_obj_up_n returns the number of copies whose nodes are connected; 0 if the object is not committed, or was
+ * removed by a bump. kvp_obj_served_n returns 0 also while the object's group hides it. */
 uint32_t kvp_obj_up_n(const kvp_catalog_t *cat, const kvp_obj_t *o);
-bool kvp_obj_is_on_tier_up(const kvp_catalog_t *cat, const kvp_obj_t *o); /* no copy is up, and it can be loaded */
+/* no copy is on a connected node, and the tier can load it */
+bool kvp_obj_is_on_tier_up(const kvp_catalog_t *cat, const kvp_obj_t *o);
 bool kvp_obj_is_kept(const kvp_catalog_t *cat,
-                     const kvp_obj_t *o); /* its node is away, and is to be back soon with its memory */
+                     const kvp_obj_t *o); /* the node is disconnected, and a keeper holds its memory */
 bool kvp_obj_is_reported(const kvp_catalog_t *cat,
-                         const kvp_obj_t *o); /* it will be served when a report is over, or its node is back */
+                         const kvp_obj_t *o); /* will be served after a report ends or its node reconnects */
 void kvp_place_wire(const kvp_catalog_t *cat, const kvp_place_t *at, kvp_wire_loc_t *loc);
-/* kvp_obj_wire writes the copies whose nodes answer, one on the host first. */
+/* kvp_obj_wire writes the copies whose nodes are connected. A copy on the host host_id comes first. */
 void kvp_obj_wire(const kvp_catalog_t *cat, const kvp_obj_t *o, const char *host_id, kvp_wire_obj_t *obj,
                   kvp_wire_loc_t locs[KVP_REPLICAS_MAX]);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attempts' records, and staged versions. An attempt has a record of its future object. The record
- * is in the index (WRITING); if it will replace a committed object, it is outside of the index
- * (staged), and readers continue to find the old object. If the old object is removed earlier, the
- * staged version takes its place as an ordinary put. */
+ * The records of put attempts, and staged versions. Each attempt has a record of its future object. The record is in
+ * the index (WRITING); if it will replace a committed object, it is outside of the index (STAGED), and readers
+ * continue to find the old object. If the old object is removed earlier, the staged version takes its place in the
+ * index as an ordinary put. */
 #include "master/core/catalog/staged.h"
 
 #include "master/core/base/ptab.h"

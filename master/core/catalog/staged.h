@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attempts: objects that are being written. put/ has how they begin and end.
- */
+ * Put attempts: objects that are being written. put/ has how an attempt begins and ends. */
 #ifndef KVP_MASTER_CORE_CATALOG_STAGED_H
 #define KVP_MASTER_CORE_CATALOG_STAGED_H
 
@@ -17,35 +16,35 @@ typedef struct kvp_session kvp_session_t;
 typedef struct kvp_attempt {
     kvp_list_t link; /* session->attempts */
     kvp_list_t in_order; /* catalog->attempts_in_order */
-    uint64_t since; /* its generations are above this one */
+    uint64_t since; /* a lower limit: the generations of its extents are greater */
     kvp_list_t of_req;
     kvp_session_t *session;
     kvp_tenant_t *tenant;
-    uint32_t epoch; /* of the namespace, at its beginning */
+    uint32_t epoch; /* epoch of the namespace when the attempt began */
     uint64_t id;
-    uint64_t bytes; /* of one copy */
+    uint64_t bytes; /* payload bytes of one copy */
     kvp_digest_t digest;
     uint32_t oid;
-    uint32_t over; /* the object to replace; KVP_OID_NONE = none */
-    bool is_upsert; /* even if the object to replace has been removed since */
+    uint32_t over; /* the object that this attempt will replace; KVP_OID_NONE = none */
+    bool is_upsert; /* flag: an upsert, even if the object to replace was removed since */
     kvp_pin_t pin;
-    kvp_wire_group_t group; /* the group that it joins */
+    kvp_wire_group_t group; /* the group that the object joins */
     uint32_t number;
-    kvp_put_req_t *req; /* its PutBegin, until that is answered */
-    uint32_t at; /* index in this message */
-    kvp_list_t claims; /* of copies that still wait for space */
-    uint64_t *granted; /* owned: generations of the copies in the client's answer, if there are several */
+    kvp_put_req_t *req; /* the PutBegin request, until it is answered; NULL afterwards */
+    uint32_t at; /* index of the key in the PutBegin request */
+    kvp_list_t claims; /* claims of the copies that still wait for space */
+    uint64_t *granted; /* generations of the copies in the client's answer, owned; only if there are several copies */
     uint32_t granted_n;
-    uint32_t copies; /* wanted, each in a segment of its own */
+    uint32_t copies; /* number of copies wanted, each in another segment */
 } kvp_attempt_t;
 
-kvp_attempt_t *kvp_attempt_of(const kvp_catalog_t *cat, const kvp_obj_t *o); /* of an uncommitted object */
-/* the owning tenant, of a committed or uncommitted object */
+kvp_attempt_t *kvp_attempt_of(const kvp_catalog_t *cat, const kvp_obj_t *o); /* the object must be uncommitted */
+/* Returns the tenant that owns an object, whether it is committed or not. */
 const kvp_tenant_t *kvp_obj_owner(const kvp_catalog_t *cat, const kvp_obj_t *o);
-/* kvp_attempt_stage: its object is not in the index, and replaces `over` when it is committed.
- * kvp_attempt_replacement: the attempt that is to replace this object, or NULL;
- * kvp_attempt_promote: that object is out of the index, and its replacement takes its place.
- * kvp_attempt_part: it replaces nothing any more. */
+/* kvp_attempt_stage takes the attempt's object as a staged version, which replaces `over` when it is committed.
+ * kvp_attempt_replacement returns the attempt that will replace this object, or NULL. kvp_attempt_promote puts the
+ * staged version into the index, because the old object was removed. kvp_attempt_part separates the staged version
+ * from the old object. */
 void kvp_attempt_part(kvp_catalog_t *cat, kvp_attempt_t *a);
 void kvp_attempt_stage(kvp_catalog_t *cat, kvp_attempt_t *a, uint32_t over);
 kvp_attempt_t *kvp_attempt_replacement(const kvp_catalog_t *cat, const kvp_obj_t *old);

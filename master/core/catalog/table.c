@@ -1,22 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A bucket is one cache line: ten tags and ten oids. An object lies in its home bucket or, if
- *   this is full, in the next bucket with a free slot. Each bucket counts the objects that passed
- *   it by, so that a search ends at the first bucket that no object passed, and a removal leaves no
- *   mark.
- * - A digest is mixed with a secret, so that no client can choose digests that share a home.
- *   Compared are the 64 mixed bits in the record and 16 more, the tag. An absent key is mistaken
- *   for another with a chance of n * 2^-80 a lookup, one in 10^17 with 10^7 keys. The result would
- *   be a false `exists`, or a get that misses: the reader compares the whole digest and a second
- *   hash of the key with the descriptor, and a put compares the whole key. Wrong bytes are never
- *   returned.
- * - The home is the upper bits of the record's id, and its order is the same for every number of
- *   buckets: so a resize copies one table into the other from front to back. During a resize two
- *   tables are live, and every change moves MOVE_BUCKETS: objects of the moved part go to the new
- *   table, others to the old one.
- * - A table consists of pieces, allocated with the first object in them and freed as the move
- *   passes them, so neither growing to millions of buckets nor dropping the old table is one long
- *   step. */
+ * - A bucket is one cache line: ten tags and ten oids. An object lies in its home bucket or, if that is full, in the
+ *   next bucket with a free slot. Each bucket counts the objects whose probing passed it, so that a search ends at
+ *   the first bucket that no object passed, and a removal leaves no mark.
+ * - A digest is mixed with a secret, so that no client can choose digests that share a home. A search compares the 64
+ *   mixed bits in the record and the 16 bits of the tag. An absent key is mistaken for another with a chance of n *
+ *   2^-80 a lookup, one in 10^17 with 10^7 keys. The result would be a false `exists`, or a get that misses: the
+ *   reader compares the whole digest and a second hash of the key with the descriptor, and a put compares the whole
+ *   key. Wrong bytes are never returned.
+ * - The home is the upper bits of the record's id, in the same order for every number of buckets: so a resize copies
+ *   one table into the other from front to back. During a resize two tables are live, and every change moves
+ *   MOVE_BUCKETS: objects of the moved part go to the new table, others to the old one.
+ * - A table consists of pieces, allocated with the first object in them and freed when the move has passed them, so
+ *   neither growing to millions of buckets nor dropping the old table is one long step. */
 #include "master/core/catalog/table.h"
 
 #include "common/hash.h"
@@ -33,18 +29,19 @@
 #define PIECE_BUCKETS (1u << PIECE_BITS)
 #define MOVE_BUCKETS 2u
 #define BUCKETS_MIN 64u
-#define GROW_PERCENT 85u /* of the slots in use */
+#define GROW_PERCENT 85u /* the table grows at this percentage of used slots */
 #define SHRINK_PERCENT 45u
 
 struct kvp_objbucket {
     uint16_t tags[BUCKET_SLOTS]; /* 0 = empty */
-    uint32_t passed; /* objects whose home is here or before, and that lie after */
+    /* number of objects whose home is this bucket or an earlier one, and which lie in a later bucket */
+    uint32_t passed;
     uint32_t oids[BUCKET_SLOTS];
 };
 
 _Static_assert(sizeof(kvp_objbucket_t) == 64, "a bucket is a cache line");
 
-/* A digest in the form of a look-up. */
+/* A digest, mixed with the secret, as the table compares it. */
 typedef struct {
     uint64_t id;
     uint16_t tag; /* not 0 */
@@ -78,7 +75,7 @@ pieces_of(uint32_t cap)
     return (cap + PIECE_BUCKETS - 1) >> PIECE_BITS;
 }
 
-/* A table smaller than a piece has one piece of its own length. */
+/* Returns the bytes of a piece. A table with fewer buckets than a piece has one piece of its own length. */
 static size_t
 piece_bytes(const kvp_objpart_t *p)
 {
@@ -111,7 +108,7 @@ part_fini(kvp_objtable_t *t, kvp_objpart_t *p)
     *p = (kvp_objpart_t){0};
 }
 
-/* The bucket, or NULL where its piece is not there: an empty bucket. */
+/* Returns the bucket, or NULL if its piece is not allocated, so that the bucket is empty. */
 static kvp_objbucket_t *
 bucket_at(const kvp_objpart_t *p, uint32_t i)
 {
@@ -133,7 +130,7 @@ bucket_make(kvp_objtable_t *t, kvp_objpart_t *p, uint32_t i)
     return bucket_at(p, i);
 }
 
-/* ---- chains. The buckets of a part below `from` were moved, and are empty. */
+/* ---- chains of buckets. The buckets below `from` were moved to the new table, and are empty. */
 static uint32_t
 chain_start(const kvp_objpart_t *p, uint32_t from, uint64_t id)
 {
@@ -146,7 +143,7 @@ chain_next(const kvp_objpart_t *p, uint32_t from, uint32_t i)
     return i + 1 == p->cap ? from : i + 1;
 }
 
-/* A bit for each slot with that tag. */
+/* Returns a mask with a bit for each slot of the bucket that has this tag. */
 static uint32_t
 slots_with(const kvp_objbucket_t *b, uint16_t tag)
 {
@@ -176,7 +173,7 @@ part_find(const kvp_objtable_t *t, const kvp_objpart_t *p, uint32_t from, name_t
     return KVP_OID_NONE;
 }
 
-/* False where no bucket from `from` on has a free slot. */
+/* Adds the object to the table. Returns false if no bucket from `from` on has a free slot. */
 static bool
 part_add(kvp_objtable_t *t, kvp_objpart_t *p, uint32_t from, uint16_t tag, uint32_t oid)
 {
@@ -209,7 +206,7 @@ bucket_del(kvp_objbucket_t *b, uint32_t oid)
     return false;
 }
 
-/* Returns false if the object is not in this part. */
+/* Removes the object from the table. Returns false if the object is not in it. */
 static bool
 part_del(const kvp_objtable_t *t, kvp_objpart_t *p, uint32_t from, uint32_t oid)
 {
@@ -227,7 +224,7 @@ part_del(const kvp_objtable_t *t, kvp_objpart_t *p, uint32_t from, uint32_t oid)
     return true;
 }
 
-/* Into the new table, which is never full. */
+/* Adds the object to the new table, which is never full. */
 static void
 add_now(kvp_objtable_t *t, uint16_t tag, uint32_t oid)
 {
@@ -265,8 +262,8 @@ kvp_objtable_step(kvp_objtable_t *t)
     return false;
 }
 
-/* A resize is over before the next one is due: MOVE_BUCKETS have many more slots than a change
- * takes or frees. */
+/* Continues a resize, or begins one if it is due. A resize ends before the next one is due, because MOVE_BUCKETS have
+ * many more slots than one change of the table uses or frees. */
 static void
 maybe_resize(kvp_objtable_t *t)
 {
@@ -342,9 +339,8 @@ kvp_objtable_find(const kvp_objtable_t *t, kvp_digest_t digest)
     return find_name(t, name_of(t, digest));
 }
 
-/* ---- many at once: first all buckets are on their way, then the records that they name, then it
- * is searched. Inlined by force: to GCC a function that only prefetches has no effect, and a call
- * of it is left out. */
+/* ---- lookups of many keys: prefetch all buckets, then the records in them, then search. Inlined by force: GCC takes
+ * a function that only prefetches for one without effect, and leaves its call out. */
 static inline __attribute__((always_inline)) void
 prefetch_bucket(const kvp_objpart_t *p, name_t name)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tenants: separate namespaces. A session belongs to one tenant, a chunk to the tenant of its first
- * object, so an object's tenant is its chunk's. A record lives while it is in use. After a bump it
- * lives as long as a node may hold objects of an older epoch that this master does not see:
- * recovery/forget.c checks for those. Records in use and bumped records have limits of their own,
- * so neither kind displaces the other. */
+ * Tenants are separate namespaces. A session belongs to one tenant, and a chunk belongs to the tenant of its first
+ * object, so an object's tenant is its chunk's tenant. A tenant's record exists while it is in use. After a bump of
+ * the namespace the record exists as long as a node may have objects of an older epoch that this master does not see:
+ * recovery/forget.c looks for such objects. Records in use and bumped records have separate limits, so neither kind
+ * displaces the other. */
 #include "master/core/catalog/tenant.h"
 
 #include "common/list.h"
@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define IN_USE_MAX 4096u /* a stranger can make the core remember no more, */
+#define IN_USE_MAX 4096u /* limit of tenants in use: a client cannot make the core keep more records */
 #define BUMPED_MAX 4095u
 
 kvp_tenant_t *
@@ -117,8 +117,9 @@ tenant_free(kvp_catalog_t *cat, kvp_tenant_t *t)
     free(t);
 }
 
-/* A tenant that had objects in given-up memory is kept within that term, because a later bump must
- * cover them too. Over the limit of such tenants none is forgotten. */
+/* Frees the record of an unused tenant. A tenant that had objects in given-up memory is kept within this term,
+ * because a later bump must cover these objects too. If there are too many such tenants, the master forgets no bumps
+ * in this term. */
 void
 kvp_tenant_prune(kvp_catalog_t *cat, kvp_tenant_t *t)
 {

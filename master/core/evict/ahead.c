@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Write-back: the oldest objects of a tenant are written to the tier of their node while they are
- * still in memory, so that eviction finds objects that cost nothing. A walk goes from the oldest
- * end of the tenant's list. An object that is used, removed or evicted leaves the part that was
- * walked, and then the walk goes on. */
+ * Write-back: the oldest objects of a tenant are written to their node's SSD tier while they are still in memory, so
+ * that eviction finds objects that need no write. A walk goes from the oldest end of the tenant's list of candidates.
+ * An object that is used, removed or evicted leaves the walked part of the list, and then the walk continues. */
 #include "master/core/evict/eviction.h"
 
 #include "common/list.h"
@@ -14,10 +13,10 @@
 #include "master/core/protect/candidates.h"
 #include "master/core/space/tier.h"
 
-#define AHEAD_SHARE 8u /* of a tenant's memory */
+#define AHEAD_SHARE 8u /* write back up to 1/8 of a tenant's memory */
 #define AHEAD_SHARE_MOST 2u
-#define AHEAD_STEPS 64u /* objects a step */
-#define FADE_SHARE 512u /* of the growth, each tick */
+#define AHEAD_STEPS 64u /* limit of the objects that one walk examines */
+#define FADE_SHARE 512u /* each tick, ahead_more shrinks by 1/512 */
 
 static bool
 is_plain(const kvp_evict_t *ev, const kvp_obj_t *o)
@@ -28,7 +27,7 @@ is_plain(const kvp_evict_t *ev, const kvp_obj_t *o)
            (ext == NULL || (ext->more_n == 0 && ext->member == NULL));
 }
 
-/* An object that is not worth an SSD's wear. */
+/* Returns true if the object is not worth a write to an SSD, because it was not read since its put. */
 static bool
 is_unwanted(const kvp_evict_t *ev, const kvp_obj_t *o)
 {
@@ -49,8 +48,8 @@ kvp_evict_can_be_written(const kvp_evict_t *ev, const kvp_obj_t *o)
     return g->state == KVP_SEG_UP && g->tier != NULL && g->tier->state == KVP_SEG_UP && is_plain(ev, o);
 }
 
-/* Queues the object for its tier, unless it is there, on its way, or cannot be written. False: too
- * much is on its way. */
+/* Queues the object for its tier, unless the object is there, on its way, or cannot be written. Returns false if too
+ * many bytes are on their way already. */
 static bool
 write_ahead(kvp_evict_t *ev, uint32_t oid)
 {
@@ -68,7 +67,7 @@ write_ahead(kvp_evict_t *ev, uint32_t oid)
     return true;
 }
 
-/* False where it has to be written and cannot be yet. */
+/* Examines an object and queues its write to its tier. Returns false if it must be written but cannot be queued yet. */
 static bool
 look_at(kvp_evict_t *ev, kvp_tenant_t *t, uint32_t oid)
 {
@@ -77,14 +76,13 @@ look_at(kvp_evict_t *ev, kvp_tenant_t *t, uint32_t oid)
     if (!is_plain(ev, o)) return true;
     if (!write_ahead(ev, oid)) return false;
     if (o->is_ahead == 0)
-        t->ahead_bytes += kvp_victim_bytes(ev->prot, oid); /* otherwise it was parked while being written */
+        t->ahead_bytes += kvp_victim_bytes(ev->prot, oid); /* otherwise counted before it was parked */
     o->is_ahead = 1;
     return true;
 }
 
-/* Bytes at the cold end that the walk is to reach. An eighth of the tenant's memory is to be written, so bytes on their
- * way are added, and for some seconds what was put: a device may be late by as much.
- */
+/* Returns the bytes at the old end of the list that the walk must reach: an eighth of the tenant's memory, plus the
+ * bytes that are being written, plus recently put bytes, because a slow device may be behind by as much. */
 static uint64_t
 wanted_bytes(const kvp_evict_t *ev, const kvp_tenant_t *t)
 {

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Evacuation: room that needs more evictions than one step allows. A window with many extents, or
- * for a tenant without victims a whole chunk of another tenant. Meanwhile the chunk is closed: no
- * other put is placed there, so its freed space stays free.
+ * Evacuation frees space that needs more evictions than one step allows: a window with many extents, or, for a tenant
+ * without victims, a whole chunk of another tenant. Meanwhile the chunk is closed: no other put is placed there, so
+ * its freed space stays free.
  *
- * Design notes. Evacuation makes no promise that it cannot keep: objects in the window may be read
- * and held meanwhile, and then they stay. The walk is repeated for a while, since most holds are
- * short; then the key looks for another window, for which the freed space is no loss. So holds and
- * pins need no check of evacuations. */
+ * Design notes. Evacuation makes no promise that it cannot keep: objects in the window may be read and get tickets
+ * meanwhile, and then they stay. The walk is repeated for a while, since most tickets are short; then the key looks
+ * for another window, and the freed space is not wasted. So tickets and pins need no check of evacuations. */
 #include "master/core/evict/evacuate.h"
 
 #include "common/list.h"
@@ -47,7 +46,7 @@ kvp_evacuate_begin(kvp_evict_t *ev, kvp_put_key_t *k, kvp_chunk_t *c, uint32_t f
     ev->space->has_evacuation_news = true;
 }
 
-/* Evicts the object in the extent. Returns false if that is impossible now. */
+/* Evicts the object in the extent. Returns false if that is impossible at present. */
 static bool
 evacuate_extent(kvp_evict_t *ev, const kvp_put_key_t *k, uint32_t slot)
 {
@@ -65,14 +64,15 @@ evacuate_extent(kvp_evict_t *ev, const kvp_put_key_t *k, uint32_t slot)
     return true;
 }
 
-/* As far as the step reaches; false where that is not the end of the window. */
+/* Evicts the window's objects until the step's budget is used up. Returns false if the window's end was not reached. */
 static bool
 walk_window(kvp_evict_t *ev, kvp_put_key_t *k)
 {
     const kvp_slab_t *slab = k->claim.chunk->slab;
     uint32_t slot = k->evacuate_slot;
 
-    if (kvp_slab_len(slab, slot) == 0) slot = kvp_slab_first(slab); /* it was merged with a neighbour */
+    /* the slot was merged with a neighbour: start again */
+    if (kvp_slab_len(slab, slot) == 0) slot = kvp_slab_first(slab);
     for (; slot != KVP_SLAB_NONE && kvp_slab_offset(slab, slot) < k->claim.to; slot = kvp_slab_next(slab, slot)) {
         k->evacuate_slot = slot;
         if (ev->ctx->work_left == 0 || ev->ctx->slice_left == 0) return false;
@@ -92,7 +92,7 @@ has_room(const kvp_put_key_t *k)
     return (c->tenant == NULL || c->tenant == k->attempt->tenant) && kvp_slab_can_fit(c->slab, k->attempt->bytes);
 }
 
-/* False where the step's budget is used up. */
+/* Continues the evacuation for one key. Returns false if the step's budget is used up. */
 static bool
 evacuate_some(kvp_evict_t *ev, kvp_put_key_t *k)
 {
@@ -118,7 +118,7 @@ kvp_evacuate_tick(kvp_evict_t *ev)
     kvp_list_foreach_safe (pos, tmp, &ev->evacuations) {
         kvp_put_key_t *k = kvp_list_entry(pos, kvp_put_key_t, evacuating);
 
-        if (k->claim.chunk->segment->state != KVP_SEG_UP) continue; /* the chunk is about to be given up */
+        if (k->claim.chunk->segment->state != KVP_SEG_UP) continue; /* kvp_put_leave_segment will give up the claim */
         if (!evacuate_some(ev, k)) {
             ev->space->has_evacuation_news = true;
             return;
@@ -126,15 +126,15 @@ kvp_evacuate_tick(kvp_evict_t *ev)
     }
 }
 
-/* ---- a chunk of another tenant */
-/* Another tenant has two chunks or more: there are more chunks than tenants. */
+/* ---- taking a chunk of another tenant */
+/* Returns true if a tenant other than `own` has two chunks or more: the others have more chunks than their number. */
 static bool
 has_any_two(const kvp_evict_t *ev, const kvp_tenant_t *own)
 {
     return ev->cat->owned_chunks - own->chunks > ev->cat->owners_n - (own->chunks > 0);
 }
 
-/* The last chunk of a tenant is eligible only if no tenant has two. */
+/* Returns true if the chunk may be evacuated for the key: a tenant's last chunk only if no other tenant has two. */
 static bool
 is_eligible(const kvp_evict_t *ev, const kvp_put_key_t *k, const kvp_chunk_t *c)
 {
@@ -155,7 +155,7 @@ may_extent_go(const kvp_evict_t *ev, const kvp_put_key_t *k, const kvp_chunk_t *
     return kvp_evict_may_go(ev, k, kvp_slab_owner(c->slab, slot));
 }
 
-/* Whether everything in the chunk can go: KVP_OK, NO_SPACE, or EAGAIN at the end of the step's work. */
+/* Checks whether all extents of the chunk can be freed. Returns OK, NO_SPACE, or EAGAIN if the budget is used up. */
 static kvp_err_t
 look_at(kvp_evict_t *ev, kvp_put_key_t *k, const kvp_chunk_t *c)
 {
@@ -170,7 +170,7 @@ look_at(kvp_evict_t *ev, kvp_put_key_t *k, const kvp_chunk_t *c)
     return KVP_OK;
 }
 
-/* All chunks, from the coldest on. */
+/* Begins a search through all chunks, the coldest chunk first. */
 static void
 begin_taking(kvp_evict_t *ev, kvp_put_key_t *k)
 {
@@ -215,7 +215,7 @@ kvp_evacuate_foreign(kvp_evict_t *ev, kvp_put_key_t *k)
         if (err == KVP_NO_SPACE) continue;
         if (err == KVP_EAGAIN) return err;
         k->is_taking = false;
-        k->is_scanned = true; /* whatever the result, the next search starts from the beginning */
+        k->is_scanned = true; /* the next search starts from the beginning, whatever the result of this one */
         kvp_evacuate_begin(ev, k, c, kvp_slab_first(c->slab), c->bytes);
         return KVP_OK;
     }

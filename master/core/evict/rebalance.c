@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Space between tenants. A chunk belongs to one tenant, and yet eviction should remove the oldest
- * objects of the whole pool (docs/adr/0007). A tenant that has to evict an own object checks now
- * and then the tails of the others' lists. If another tenant's oldest object is so much older that
- * even with a chunk less its list would reach back further than this tenant's with a chunk more,
- * this tenant takes the other's coldest chunk: all its objects are evicted, and the freed space is
- * kept for the taker. A tenant with more than half of its chunks free gives one as well.
+ * Moves chunks between tenants. A chunk belongs to one tenant, but eviction should remove the oldest objects of the
+ * whole pool (docs/adr/0007). From time to time a tenant that must evict one of its own objects compares its list of
+ * candidates with the lists of other tenants. If another tenant with one chunk less would still have older objects
+ * than this tenant with one chunk more, this tenant takes the other tenant's coldest chunk: all objects of the chunk
+ * are evicted, and the freed space is kept for the taking tenant. A tenant that uses less than half of its chunks'
+ * bytes also gives a chunk.
  *
- * Design notes. There is no order of all chunks: the first victims of a tenant are its oldest
- * objects, and the chunk with the most of them is nearly its coldest. No put waits for a chunk that
- * is being taken: meanwhile the taker evicts its own objects. The last chunk of a tenant is not
- * taken here; evacuate.c serves a tenant without victims. */
+ * Design notes. There is no order of all chunks: the first victims of a tenant are its oldest objects, and the chunk
+ * with the most of them is nearly its coldest. No put waits for a chunk that is being taken: meanwhile the taking
+ * tenant evicts its own objects. A tenant's last chunk is not taken here; evacuate.c serves tenants without victims. */
 #include "master/core/evict/rebalance.h"
 
 #include "common/list.h"
@@ -28,21 +27,22 @@
 #include "master/core/space/retire.h"
 #include "proto/wire.h"
 
-#define LOOK_SHARE 8u /* a tenant looks when it has put an eighth of what its chunks are long on average */
+#define LOOK_SHARE 8u /* a tenant looks for a chunk to take when it has put 1/8 of the mean length of its chunks */
 #define OWNERS_LOOKED_AT 64u /* tenants examined in one look; the next look examines others */
-#define TAIL 128u /* first victims that determine the coldest chunk, */
-#define TAIL_CHUNKS 16u /* in at most this many chunks */
-#define MARGIN 8u /* the other's tail has to be older by an eighth, or chunks would go back and forth by chance */
-#define OLD_SHARE 8u /* of a chunk, at least an eighth has to be older than the taker's own first victim */
-#define FREE_AGE (UINT64_MAX / 16) /* of what is free: older than any object */
+#define TAIL 128u /* number of first victims that determine a tenant's coldest chunk */
+#define TAIL_CHUNKS 16u /* limit of the chunks in which these first victims are counted */
+/* the other tenant's oldest objects must be older by 1/8, or chunks would move back and forth by chance */
+#define MARGIN 8u
+/* a chunk is taken only if at least 1/8 of its bytes is older than the taking tenant's own first victim */
+#define OLD_SHARE 8u
+#define FREE_AGE (UINT64_MAX / 16) /* the age of free space: greater than the age of any object */
 #define AGAIN_NS KVP_MS(10)
 #define GIVE_UP_NS KVP_MS(1000)
-#define KEPT_NS KVP_MS(1000) /* an empty chunk for its taker */
-#define UNTAKEN_NS KVP_MS(1000) /* pause for a chunk that could not be taken */
+#define KEPT_NS KVP_MS(1000) /* an empty chunk is kept for the taking tenant for this time */
+#define UNTAKEN_NS KVP_MS(1000) /* a chunk that could not be taken is not examined again for this time */
 
-/* ---- whose */
-/* Estimates the age of the tenant's first victim with n chunks: the length of its list is
- * proportional to its space. */
+/* ---- choosing the tenant that gives a chunk */
+/* Estimates the age of the tenant's first victim if the tenant had n chunks: the age is proportional to the space. */
 static uint64_t
 age_with(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t n)
 {
@@ -52,8 +52,8 @@ age_with(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t n)
     return kvp_obj_age(ev->cat->index, kvp_obj(ev->cat->index, oid)) * n / t->chunks;
 }
 
-/* The same estimate for a tenant that gives a chunk: none with a single chunk. Less than half in
- * use is more than holes between objects. */
+/* Estimates the age of the first victim of a tenant that gives a chunk. Returns 0 for a tenant with a single chunk,
+ * which gives none, and FREE_AGE if less than half of its bytes is in use: that is more than holes between objects. */
 static uint64_t
 age_to_give(kvp_evict_t *ev, kvp_tenant_t *t)
 {
@@ -62,8 +62,7 @@ age_to_give(kvp_evict_t *ev, kvp_tenant_t *t)
     return age_with(ev, t, t->chunks - 1ull);
 }
 
-/* Returns the tenant that would still have the oldest objects with a chunk less; NULL = no tenant
- * has a chunk to give. */
+/* Returns the tenant that would have the oldest objects after giving a chunk; NULL = no tenant has a chunk to give. */
 static kvp_tenant_t *
 find_richest(kvp_evict_t *ev, const kvp_tenant_t *own, uint64_t *age_out)
 {
@@ -84,7 +83,7 @@ find_richest(kvp_evict_t *ev, const kvp_tenant_t *own, uint64_t *age_out)
     return best;
 }
 
-/* ---- which chunk */
+/* ---- choosing the chunk */
 static bool
 may_take(const kvp_evict_t *ev, const kvp_chunk_t *c, uint64_t len)
 {
@@ -93,12 +92,12 @@ may_take(const kvp_evict_t *ev, const kvp_chunk_t *c, uint64_t len)
            c->bytes >= kvp_extent_bytes(len);
 }
 
-/* Where the tenant's first victims are; NULL = in no chunk that may be taken. */
+/* Returns the chunk with the most bytes of the tenant's first victims; NULL = no such chunk may be taken. */
 static kvp_chunk_t *
 coldest_of(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t len)
 {
     kvp_chunk_t *seen[TAIL_CHUNKS], *best = NULL;
-    uint64_t bytes[TAIL_CHUNKS], most = 0; /* of first victims in the chunks */
+    uint64_t bytes[TAIL_CHUNKS], most = 0; /* bytes of first victims in each of the chunks */
     uint32_t n = 0, oid = KVP_OID_NONE;
 
     for (uint32_t left = TAIL; left > 0 && (oid = kvp_victim_behind(ev->prot, &t->lru, oid)) != KVP_OID_NONE; left--) {
@@ -132,7 +131,7 @@ kvp_rebalance_coldest(kvp_evict_t *ev, const kvp_tenant_t *t, uint64_t len)
     return from == NULL ? NULL : coldest_of(ev, from, len);
 }
 
-/* ---- taking one */
+/* ---- beginning and ending */
 static void
 begin_take(kvp_evict_t *ev, kvp_tenant_t *t, kvp_chunk_t *c)
 {
@@ -151,7 +150,7 @@ begin_take(kvp_evict_t *ev, kvp_tenant_t *t, kvp_chunk_t *c)
     ev->space->has_take_news = true;
 }
 
-/* Opens the chunk again, for its present owner. */
+/* Ends the taking of a chunk: the chunk is open to the puts of its present owner again. */
 static void
 end_take(kvp_evict_t *ev, kvp_tenant_t *t)
 {
@@ -186,11 +185,11 @@ kvp_rebalance_look(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t len)
     if (c != NULL) begin_take(ev, t, c);
 }
 
-/* ---- looking, and evacuating */
+/* ---- examining the chunk, and evacuating it */
 typedef enum {
     GOES,
-    STAYS, /* for now: it is written, read or waited for */
-    STAYS_LONG, /* pinned, probed, or open to stores of a dead writer */
+    STAYS, /* at present: the object is being written, read, or awaited by a claim */
+    STAYS_LONG, /* the object is pinned or probed, or a dead writer might still write to the extent */
 } may_go_t;
 
 static may_go_t
@@ -216,7 +215,7 @@ may_extent_go(kvp_evict_t *ev, kvp_take_t *take, uint32_t slot)
     return GOES;
 }
 
-/* Returns the slot where a walk continues. A merged slot no longer exists: then the walk restarts. */
+/* Returns the slot at which the walk continues. If this slot was merged and no longer exists, the walk starts again. */
 static uint32_t
 walk_from(kvp_take_t *take)
 {
@@ -225,9 +224,9 @@ walk_from(kvp_take_t *take)
     return kvp_slab_first(take->chunk->slab);
 }
 
-/* EAGAIN: an obstacle, or the step's budget is used up. NO_SPACE: the chunk is not available, or
- * not worth it. The chunk is closed meanwhile, so objects being written there will be committed,
- * and reads will end. */
+/* Examines the extents of the chunk. EAGAIN: an extent cannot be freed at present, or the step's budget is used up.
+ * NO_SPACE: the chunk cannot be emptied, or too few of its bytes are old. The chunk is closed to puts meanwhile, so
+ * unfinished writes and reads there will end. */
 static kvp_err_t
 look_at_chunk(kvp_evict_t *ev, kvp_take_t *take)
 {
@@ -251,8 +250,8 @@ look_at_chunk(kvp_evict_t *ev, kvp_take_t *take)
     return KVP_OK;
 }
 
-/* False where the step's budget is used up. What cannot go just now is met again by a later walk;
- * where there is nothing of the kind, all that is left to wait for is the node. */
+/* Evicts the objects of the chunk. Returns false if the step's budget is used up. Objects that cannot be evicted at
+ * present are tried again by a later walk. If there are none, only the node's answers are awaited, without limit. */
 static bool
 evacuate_chunk(kvp_evict_t *ev, kvp_take_t *take)
 {
@@ -275,8 +274,8 @@ evacuate_chunk(kvp_evict_t *ev, kvp_take_t *take)
     return true;
 }
 
-/* An empty chunk is kept for a while for the taker: its former owner would otherwise get it back at
- * once. */
+/* The chunk is empty: keeps it for the taking tenant for a while, because otherwise the next put of its former owner
+ * could get it. */
 static void
 note_empty(kvp_evict_t *ev, kvp_take_t *take)
 {
@@ -286,7 +285,7 @@ note_empty(kvp_evict_t *ev, kvp_take_t *take)
     kvp_ctx_space_news(ev->ctx);
 }
 
-/* False where the step's budget is used up. */
+/* Continues the taking of a chunk. Returns false if the step's budget is used up. */
 static bool
 go_on(kvp_evict_t *ev, kvp_tenant_t *t)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tenant rebalance: a chunk goes from one tenant to another.
- */
+ * Moves chunks from one tenant to another. */
 #ifndef KVP_MASTER_CORE_EVICT_REBALANCE_H
 #define KVP_MASTER_CORE_EVICT_REBALANCE_H
 
@@ -8,10 +7,10 @@
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/tenant.h"
 
-/* kvp_rebalance_look: the tenant has to evict an own object for len bytes; now and then this call
- * checks whether to take a chunk of others instead. kvp_rebalance_coldest returns the chunk of
- * others to evacuate first, in which len bytes fit; NULL = unknown. kvp_rebalance_leave_segment
- * gives up takes in the segment. */
+/* kvp_rebalance_look is called when the tenant must evict one of its own objects for len bytes; from time to time it
+ * checks whether to take a chunk of another tenant instead. kvp_rebalance_coldest returns the coldest chunk of
+ * another tenant in which len bytes fit; NULL = none found. kvp_rebalance_leave_segment ends the taking of chunks in
+ * the segment. */
 void kvp_rebalance_look(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t len);
 kvp_chunk_t *kvp_rebalance_coldest(kvp_evict_t *ev, const kvp_tenant_t *t, uint64_t len);
 void kvp_rebalance_leave_segment(kvp_evict_t *ev, const kvp_segment_t *g);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The eviction reserve: a little space is freed before it is needed, so that most puts in a full
- * pool need not wait for a node. It is small, because early evictions lose hits. */
+ * The eviction reserve: a little space is freed before a put needs it, so that most puts in a full pool need not wait
+ * for a node. The reserve is small, because evicting early costs cache hits. */
 #include "master/core/evict/eviction.h"
 
 #include "common/list.h"
@@ -11,20 +11,20 @@
 #include "master/core/evict/window.h"
 #include "master/core/protect/candidates.h"
 
-#define RESERVE_SHARE 500u /* reserve: 1/500 of the pool, */
-#define RESERVE_MAX (64ull << 20) /* upper bound, */
-#define RESERVE_BATCH 64u /* objects evicted in a step */
+#define RESERVE_SHARE 500u /* the reserve is 1/500 of the pool */
+#define RESERVE_MAX (64ull << 20) /* the reserve is at most this many bytes */
+#define RESERVE_BATCH 64u /* limit of the objects evicted in a step */
 
-/* Returns the bytes in which the tenant can put, and their free or becoming-free part. With several
- * tenants a tenant has its own chunks: free space in others' chunks is not for it. */
+/* Returns the bytes of memory in which the tenant can put objects. With several tenants these are the tenant's own
+ * chunks: free space in other tenants' chunks is not for it. */
 static uint64_t
 size_for(const kvp_evict_t *ev, const kvp_tenant_t *t)
 {
     return ev->cat->owners_n == 1 ? ev->ctx->st.size_bytes : t->chunk_bytes;
 }
 
-/* Free or becoming-free space where no put goes now is no reserve. With chunks per tenant, free
- * space in them is not searched. */
+/* Returns the free and retiring bytes in segments that puts skip at present, which are no reserve. With several
+ * tenants only the retiring bytes are counted. */
 static uint64_t
 stuck_bytes(const kvp_evict_t *ev)
 {
@@ -47,11 +47,11 @@ free_for(const kvp_evict_t *ev, const kvp_tenant_t *t)
                                            : t->used_bytes - t->going_bytes;
 
     if (ev->cat->owners_n > 1 && ev->cat->owned_bytes < ev->cat->known_bytes)
-        return UINT64_MAX; /* some chunk is empty */
+        return UINT64_MAX; /* at least one chunk is empty */
     return size_for(ev, t) - kvp_min_u64(busy, size_for(ev, t));
 }
 
-/* Returns the tenant for which the reserve is kept: the putting one. */
+/* Returns the tenant for which the reserve is kept: the tenant of the last put. */
 static kvp_tenant_t *
 reserve_for(const kvp_evict_t *ev)
 {
@@ -75,10 +75,10 @@ kvp_evict_reserve(kvp_evict_t *ev)
         if (free_for(ev, t) >= reserve + stuck) return;
         oid = kvp_victim_next(ev->prot, t, KVP_OID_NONE);
         if (oid == KVP_OID_NONE) return;
-        /* A victim larger than the reserve would cost more than the reserve is worth: a put makes
-         * room for itself then. */
+        /* A victim larger than the reserve would cost more hits than the reserve is worth: a put evicts instead. */
         if (kvp_victim_bytes(ev->prot, oid) > reserve) return;
-        /* Loads from tiers need room, too, and can wait for write-back. */
+        /* No put has come since the last call, so the reserve only serves loads from tiers. A load can wait, so a
+         * victim that is not on a tier yet is written to a tier first, and evicted by a later call. */
         if (!is_for_puts && !kvp_evict_is_written(ev, oid)) return;
         kvp_rebalance_look(ev, t, kvp_victim_bytes(ev->prot, oid));
         kvp_evict_unit(ev, oid);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Puts that wait are tried again when something may fit that did not: in the order of arrival each
- * is given a place, or a window for which others are evicted. */
+ * Retries the waiting puts when space became free or evictable. In the order of arrival, each put gets a place, or a
+ * window whose objects are evicted. */
 #include "master/core/evict/eviction.h"
 
 #include "common/list.h"
@@ -14,17 +14,17 @@
 #include "master/core/put/queue.h"
 #include "master/core/space/place.h"
 
-#define RETRY_LOOK_MAX 4096u /* keys that one retry examines */
+#define RETRY_LOOK_MAX 4096u /* limit of the keys that one retry examines */
 
-/* The shortest lengths for which a retry found no room, for keys in their cell and for long keys.
- * Each tenant has chunks of its own, so a failure holds for its tenant only. */
+/* The shortest lengths for which this retry found no room, separately for short keys and for long keys, which need
+ * extra space. Each tenant has its own chunks, so a failure is valid for its tenant only. */
 typedef struct {
     const kvp_tenant_t *tenant;
     uint64_t any, long_key;
-    bool is_final; /* and none will come */
+    bool is_final; /* flag: NO_SPACE, because no room will come either */
 } failed_t;
 
-/* Looks for a place, then for a window. Errors are kvp_evict_for's; then the key stays on the waiting list. */
+/* Looks for a place for the key, then for a window. Returns the errors of kvp_evict_for; the key then keeps waiting. */
 static kvp_err_t
 try_key(kvp_evict_t *ev, kvp_put_key_t *k)
 {
@@ -39,8 +39,9 @@ try_key(kvp_evict_t *ev, kvp_put_key_t *k)
     return err;
 }
 
-/* A message that was granted something and cannot get the rest for now is answered: what its writer commits can be
- * evicted, and while it is held back everybody may be waiting for everybody. */
+/* Answers a message some of whose keys have a place, if the others get none at present. Its writer can then commit,
+ * and these objects can be evicted. Without the answer, messages could wait for each other forever. Returns false if
+ * the message is not answered. */
 static bool
 cut_req(kvp_evict_t *ev, kvp_put_req_t *p)
 {
@@ -56,13 +57,14 @@ has_failed(const failed_t *failed, const kvp_tenant_t *tenant, uint64_t len, boo
     return len >= failed->any || (is_long_key && len >= failed->long_key);
 }
 
-/* A copy that is excluded from some segments proves nothing about others. */
+/* Records that a length found no room. Not called for a copy that may not lie in some segments: its failure is not
+ * valid for other keys. */
 static void
 note_failure(failed_t *failed, const kvp_tenant_t *tenant, uint64_t len, bool is_long_key, bool is_final)
 {
     if (tenant != failed->tenant) *failed = (failed_t){.tenant = tenant, .any = UINT64_MAX, .long_key = UINT64_MAX};
     if (is_long_key)
-        failed->long_key = len; /* the long key may be the part without room */
+        failed->long_key = len; /* perhaps only the space for the long key is missing */
     else
         failed->any = len;
     failed->is_final = is_final;
@@ -77,7 +79,8 @@ refuse_one(kvp_evict_t *ev, kvp_put_key_t *k)
     if (p->left == 0) kvp_put_req_answer(ev->puts, p);
 }
 
-/* All but what the client does not reach was looked at in vain: better there than nowhere. */
+/* Allows segments that the client cannot reach, after all other segments were searched without success: a place there
+ * is better than none. */
 static void
 drop_wish(kvp_evict_t *ev, kvp_put_req_t *p)
 {
@@ -85,9 +88,9 @@ drop_wish(kvp_evict_t *ev, kvp_put_req_t *p)
     kvp_ctx_space_news(ev->ctx);
 }
 
-/* In the order of arrival. A key that cannot be served stays, and then no later key of its length
- * or longer is tried: shorter ones may still find a place. Returns false if it stopped at a cut
- * message: the list changed. */
+/* Tries the waiting keys in the order of arrival. If a key gets no room, it stays, and no later key of this length or
+ * longer is tried; shorter keys may still find a place. Returns false if a message was answered early: that changes the
+ * list. */
 static bool
 retry_pass(kvp_evict_t *ev, failed_t *failed)
 {
@@ -100,7 +103,7 @@ retry_pass(kvp_evict_t *ev, failed_t *failed)
         bool is_final;
         kvp_err_t err;
 
-        if (k->req->session->life == KVP_SESSION_OVER) continue; /* its turn to be aborted comes */
+        if (k->req->session->life == KVP_SESSION_OVER) continue; /* its puts are about to be aborted */
         if (looked++ == RETRY_LOOK_MAX) return true;
         if (ev->ctx->slice_left == 0) {
             ev->ctx->has_space_news = true;
@@ -113,7 +116,7 @@ retry_pass(kvp_evict_t *ev, failed_t *failed)
         }
         err = try_key(ev, k);
         if (err == KVP_OK) continue;
-        if (err == KVP_EAGAIN) ev->ctx->has_space_news = true; /* its search goes on with the next step */
+        if (err == KVP_EAGAIN) ev->ctx->has_space_news = true; /* the search for this key continues in the next step */
         is_final = err == KVP_NO_SPACE && kvp_put_key_refusal(ev->puts, k) == KVP_NO_SPACE;
         if (is_final && k->req->wish.avoid_n > 0) {
             drop_wish(ev, k->req);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Room for loads from a tier. An object can be loaded only into the memory of the node that has it
- * on its SSD, so its victims are chosen in this segment: first loaded objects over their share,
- * then the oldest of a sample of extents. The sample moves round the segment, so the cost of a
- * victim depends neither on the number of nodes nor on the number of objects.
+ * Makes room in memory for loads from a tier. An object can be loaded only into the memory of the node that has it on
+ * its SSD, so the victims are chosen in this node's segment: first loaded objects over their share, then the oldest
+ * of a sample of extents. The sample moves round the segment, so the cost of a victim depends neither on the number
+ * of nodes nor on the number of objects.
  *
- * Design notes. Loads do not displace objects that are only in memory: objects that are on the tier
- * too are evicted first. If a sample has none, its oldest objects are written back, and the search
- * stays there until they are written. Only a load that has waited long evicts unwritten objects. */
+ * Design notes. Loads do not displace objects that are only in memory: objects that are on the tier too are evicted
+ * first. If a sample has none, its oldest objects are written back, and the search stays there until they are
+ * written. Only a load that has waited long evicts unwritten objects. */
 #include "master/core/evict/eviction.h"
 
 #include "common/list.h"
@@ -21,15 +21,16 @@
 #include "master/core/space/moving.h"
 #include "master/core/space/tier.h"
 
-#define LOOKED_AT 1024u /* extents of a segment in one step */
-#define LOADS 64u /* loads of a segment that get their victims in one step */
-#define COLD_LOOKED_AT 16u /* loaded objects examined, to find one in this segment */
-#define AGAIN_NS KVP_MS(1) /* pause after a search in vain, */
-#define WRITTEN_NS KVP_MS(10) /* and after a search that began to write back */
-#define STUCK_NS KVP_MS(20) /* after this time loads stop waiting for the evicted space: other puts have got it */
-#define LATE_NS KVP_MS(200) /* after this time a load evicts unwritten objects */
+#define LOOKED_AT 1024u /* limit of the extents of a segment that one step examines */
+#define LOADS 64u /* limit of the loads of a segment for which one step evicts */
+#define COLD_LOOKED_AT 16u /* limit of the loaded objects that are examined to find one in this segment */
+#define AGAIN_NS KVP_MS(1) /* pause after a search without success */
+#define WRITTEN_NS KVP_MS(10) /* pause after a search that began to write objects back */
+#define STUCK_NS KVP_MS(20) /* after this time loads stop waiting for the evicted space, because other puts got it */
+#define LATE_NS KVP_MS(200) /* after this time a load evicts objects that are not on a tier */
 
-/* Evicts the oldest object that was loaded into this segment, if loaded objects exceed their share. */
+/* Evicts the oldest object that was loaded into this segment and not used since, if such objects exceed their share.
+ * Returns false if no object was evicted. */
 static bool
 evict_cold(kvp_evict_t *ev, const kvp_segment_t *g, kvp_tenant_t *t, uint64_t *bytes_out)
 {
@@ -62,8 +63,8 @@ wish_of(const kvp_evict_t *ev, const kvp_moving_t *mv, kvp_spares_t spares)
                               .free_age = UINT32_MAX};
 }
 
-/* Evicts for one load. *going counts the bytes evicted for loads and not yet assigned to an earlier
- * load, *left the extents that may still be examined. */
+/* Evicts until one load has room. *going is the number of evicted bytes that no earlier load needs; *left is the
+ * number of extents that may still be examined. Returns false if no victim was found. */
 static bool
 evict_for(kvp_evict_t *ev, kvp_segment_t *g, const kvp_moving_t *mv, kvp_spares_t spares, uint64_t *going,
           uint32_t *left)
@@ -80,8 +81,8 @@ evict_for(kvp_evict_t *ev, kvp_segment_t *g, const kvp_moving_t *mv, kvp_spares_
     return true;
 }
 
-/* Writes back the oldest objects in the next extents, as many bytes as the first loads need. The
- * search restarts there. */
+/* Begins to write back the oldest objects in the next extents, as many bytes as the first loads need. The next search
+ * starts at the same position again, to evict them. */
 static bool
 write_for(kvp_evict_t *ev, kvp_segment_t *g, uint32_t *left)
 {
@@ -133,8 +134,8 @@ make_room(kvp_evict_t *ev, kvp_segment_t *g)
     kvp_ctx_spend(ev->ctx, LOOKED_AT - left);
 }
 
-/* A segment that had a part of the step's budget goes to the end of the order: a segment without
- * victims would use up every step. */
+/* Makes room for loads in the segment. A segment that used a part of the step's budget goes to the end of the list,
+ * because a segment without victims would otherwise use up the budget of every step. */
 static void
 make_room_in_turn(kvp_evict_t *ev, kvp_segment_t *g)
 {

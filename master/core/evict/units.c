@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is evicted: an object, and with it its group, whose members are dropped a slice at a time.
- */
+ * Evicts an object, alone or with its group. The members of a group are dropped in slices. */
 #include "master/core/evict/eviction.h"
 
 #include "master/core/base/ctx.h"

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Making room for a waiting put. The policy's first victims are collected, as many bytes of them as
- * wanted; around them lie runs of neighbouring extents, and the cheapest run of sufficient length
- * is taken. Objects that the policy evicts next cost nothing; other neighbours cost their bytes,
- * more with a more recent last use. With blocks of one size the result is exactly the policy's
- * first victim.
+ * Makes room for a waiting put. The search collects the policy's first victims, as many bytes of them as wanted.
+ * Around each victim lies a run of neighbouring extents, and the cheapest run of sufficient length is taken. Objects
+ * that the policy evicts next cost nothing; other neighbours cost their bytes, more with a more recent last use. With
+ * blocks of one size the result is exactly the policy's first victim.
  *
- * Design notes. If the cheapest run needs neighbours, the collected victims outside of it are
- * evicted as well. Later puts fill these holes: in a full pool as many bytes are evicted as put, so
- * an old object's space need not be taken from a younger one. If these victims stayed, the oldest
- * objects of all would be small objects among recent ones, whose neighbours would be evicted again
- * and again for lack of better candidates (bench/alloc_bench shows the order of evictions). */
+ * Design notes. If the cheapest run needs neighbours, the collected victims outside of it are evicted as well. Later
+ * puts fill these holes: in a full pool as many bytes are evicted as put, so an old object's space need not be taken
+ * from a younger one. If these victims stayed, the oldest objects of all would be small objects among recent ones,
+ * whose neighbours would be evicted again and again for lack of better candidates (bench/alloc_bench shows the order
+ * of evictions). */
 #include "master/core/evict/window.h"
 
 #include "common/list.h"
@@ -38,17 +37,19 @@
 
 #include <stdlib.h>
 
-#define CANDIDATES 16u /* victims by policy whose neighbourhood is looked at, */
-#define AROUND_WORK 4096u /* and at most this many extents */
-#define KEY_CANDIDATES 4096u /* first victims among which one with a long key is looked for */
-#define LOST_WORK 16u /* an eviction from a lost segment counts for so many extents */
-#define CLAIM_MOST 256u /* extents of a window that is claimed in one step; a larger one is evacuated: evacuate.c */
-#define SAMPLE 64u /* extents of a segment, of which a load takes the cheapest window */
+#define CANDIDATES 16u /* limit of the policy's victims around which windows are searched */
+#define AROUND_WORK 4096u /* limit of the extents examined around these victims */
+#define KEY_CANDIDATES 4096u /* limit of the first victims among which one with a long key is searched */
+/* evicting an object in a lost segment costs as much of the budget as examining this many extents */
+#define LOST_WORK 16u
+/* limit of the extents in a window that is claimed in one step; a larger window is evacuated: evacuate.c */
+#define CLAIM_MOST 256u
+#define SAMPLE 64u /* number of extents in a sample, of which a load takes the cheapest window */
 
 /* ---- windows */
 typedef struct {
-    kvp_chunk_t *chunk; /* NULL = none */
-    uint32_t first, last; /* slots */
+    kvp_chunk_t *chunk; /* the chunk of the window; NULL = no window */
+    uint32_t first, last; /* slots of the first and the last extent */
     uint64_t cost;
 } window_t;
 
@@ -65,8 +66,8 @@ kind_of(const kvp_evict_t *ev, uint32_t unit)
     return kvp_probe_protects(ev->prot, unit) ? KVP_TAKES_PROBED : KVP_TAKES_PLAIN;
 }
 
-/* A load spares objects that would be lost: first all unwritten ones, later only those that cannot
- * be written. */
+/* Returns true if a load must not evict the object, because its contents would be lost: first all objects that are
+ * not on the tier, later only those that cannot be written to it. */
 static bool
 is_spared(const kvp_evict_t *ev, const kvp_evict_wish_t *wanted, const kvp_obj_t *o)
 {
@@ -74,8 +75,8 @@ is_spared(const kvp_evict_t *ev, const kvp_evict_wish_t *wanted, const kvp_obj_t
     return wanted->spares == KVP_SPARES_UNWRITTEN || !kvp_evict_can_be_written(ev, o);
 }
 
-/* Returns whether an extent may be part of a window. Space that a dead writer might still touch is
- * not promised to any put: no timer limits its return. */
+/* Returns whether an extent may be part of a window. An extent to which a dead writer might still write is not
+ * usable, because no timer limits how long it stays quarantined. */
 static bool
 is_usable(kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const kvp_evict_wish_t *wanted)
 {
@@ -86,11 +87,13 @@ is_usable(kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const kvp_evict_
 
     if (is_free(c, slot)) return !kvp_place_is_promised(ev->space, c, slot, KVP_SLAB_NONE);
     r = kvp_retire_of(ev->space, c, slot);
-    if (r != NULL) return wanted->attempt != NULL && r->claim == NULL && r->owner == 0; /* already counted for loads */
-    /* Even if held: losing the old version is better than having no new one. */
+    /* for loads, retiring extents are counted elsewhere */
+    if (r != NULL) return wanted->attempt != NULL && r->claim == NULL && r->owner == 0;
+    /* Usable even if it has tickets: losing the old version is better than having no new version. */
     if (kvp_slab_owner(c->slab, slot) == wanted->over) return true;
     o = kvp_obj(ev->cat->index, kvp_slab_owner(c->slab, slot));
-    if (kvp_group_is_doomed(ev->cat, o) && o->state == KVP_OBJ_COMMITTED) return true; /* evicted in any case */
+    /* a doomed object will be dropped in any case */
+    if (kvp_group_is_doomed(ev->cat, o) && o->state == KVP_OBJ_COMMITTED) return true;
     unit = kvp_victim_unit(ev->cat, kvp_slab_owner(c->slab, slot));
     if (!kvp_victim_may_go(ev->prot, unit) && (KVP_RULE(TICKET_AGAINST_EVICTION) || o->state != KVP_OBJ_COMMITTED))
         return false;
@@ -106,12 +109,13 @@ kvp_evict_may_go(const kvp_evict_t *ev, const kvp_put_key_t *k, uint32_t oid)
     uint32_t unit;
 
     if (oid == k->attempt->over || (kvp_group_is_doomed(ev->cat, o) && o->state == KVP_OBJ_COMMITTED)) return true;
-    if (kvp_takeover_may_tickets_come(ev->peers)) return false; /* a report has ended since this was begun */
+    /* a report has ended since this evacuation began, so clients may still restore tickets */
+    if (kvp_takeover_may_tickets_come(ev->peers)) return false;
     unit = kvp_victim_unit(ev->cat, oid);
     return kvp_victim_may_go(ev->prot, unit) && kind_of(ev, unit) <= k->takes;
 }
 
-/* What is doomed is older than anything else. */
+/* Returns the age of an object for eviction. A doomed object counts as older than any other. */
 static uint32_t
 age_of(const kvp_evict_t *ev, uint32_t oid)
 {
@@ -119,8 +123,8 @@ age_of(const kvp_evict_t *ev, uint32_t oid)
     return kvp_victim_age(ev->prot, kvp_victim_unit(ev->cat, oid));
 }
 
-/* Returns the cost of a usable extent. The object to be replaced counts as just used: it is evicted
- * only as a last resort. */
+/* Returns the cost of a usable extent. The object that the put replaces counts as just used: it is evicted only as a
+ * last resort. */
 static uint64_t
 cost_of(const kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const kvp_evict_wish_t *wanted)
 {
@@ -142,10 +146,11 @@ fits_between(const kvp_chunk_t *c, uint32_t first, uint32_t last, uint64_t len)
     return start + kvp_extent_bytes(len) <= end;
 }
 
-/* ---- the search: a window slides over the extents, so that each is looked at once
+/* ---- the search: a window slides over the extents, so that each extent is examined once
  *
- * shorten drops what the window does not need. A window of nothing but a free extent is none: that
- * the extent is free was no help before, so at least one slot beside it must come free as well. */
+ * shorten_window removes extents from the window's front that the window does not need. It does not shorten the
+ * window to a single free extent: allocation has already failed to use that extent, so at least one neighbour must
+ * become free as well. */
 static void
 shorten_window(const kvp_evict_t *ev, window_t *w, const kvp_evict_wish_t *wanted)
 {
@@ -154,14 +159,15 @@ shorten_window(const kvp_evict_t *ev, window_t *w, const kvp_evict_wish_t *wante
 
         if (!fits_between(w->chunk, next, w->last, wanted->len) || (next == w->last && is_free(w->chunk, w->last)))
             return;
-        w->cost -= kvp_min_u64(w->cost, cost_of(ev, w->chunk, w->first, wanted)); /* it may have been used meanwhile */
+        /* at most the remaining cost: an object may have been used since its cost was added */
+        w->cost -= kvp_min_u64(w->cost, cost_of(ev, w->chunk, w->first, wanted));
         w->first = next;
     }
 }
 
-/* Looks for a cheaper window than *best among the runs of usable extents that begin at `from` or
- * after and end before the offset `to`; *run is a run that ends at `from`, possibly empty. Returns
- * the slot where the budget ended, with the run that reaches it, or KVP_SLAB_NONE at the end. */
+/* Looks for a cheaper window than *best among the runs of usable extents that begin at `from` or later and end before
+ * the offset `to`. *run is a run that ends at `from`, possibly empty. Returns KVP_SLAB_NONE at the end; if the budget
+ * is used up, the slot to continue at, with the run before it in *run. */
 static uint32_t
 search_runs(kvp_evict_t *ev, kvp_chunk_t *c, uint32_t from, uint64_t to, const kvp_evict_wish_t *wanted, window_t *run,
             window_t *best)
@@ -190,8 +196,8 @@ search_runs(kvp_evict_t *ev, kvp_chunk_t *c, uint32_t from, uint64_t to, const k
     return KVP_SLAB_NONE;
 }
 
-/* Returns the beginning of the run that reaches slot, as far back as a window ending after slot may
- * need, within *steps extents, which count down. */
+/* Returns the first slot of the run of usable extents that ends at slot, as far back as a window around slot may
+ * need. Examines at most *steps extents, and counts them down. */
 static uint32_t
 run_start(kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const kvp_evict_wish_t *wanted, uint32_t *steps)
 {
@@ -229,7 +235,7 @@ gives_key_room(const kvp_chunk_t *c, const kvp_place_t *victim, const kvp_evict_
            kvp_slab_len(c->long_keys, victim->long_key_slot) >= kvp_extent_bytes(wanted->key_len);
 }
 
-/* The common case: the victim's own extent is enough. */
+/* Returns true if the victim's own extent is long enough for the put, which is the common case. */
 static bool
 is_enough(const kvp_evict_t *ev, const kvp_chunk_t *c, const kvp_place_t *victim, const kvp_evict_wish_t *wanted)
 {
@@ -258,7 +264,7 @@ search_around(kvp_evict_t *ev, kvp_chunk_t *c, uint32_t slot, const kvp_evict_wi
     (void)search_runs(ev, c, from, end + need, wanted, &run, best);
 }
 
-/* The copy of a victim whose space may serve; the first one where there is none. */
+/* Returns the copy of a victim whose space the put may use; the first copy if there is none. */
 static kvp_place_t
 copy_for(kvp_evict_t *ev, uint32_t oid, const kvp_evict_wish_t *wanted)
 {
@@ -277,13 +283,14 @@ copy_for(kvp_evict_t *ev, uint32_t oid, const kvp_evict_wish_t *wanted)
 
 typedef struct {
     uint32_t n;
-    uint32_t going; /* the first of them: as many bytes as are wanted */
+    uint32_t going; /* number of the first victims whose bytes together are as many as wanted */
     uint32_t oids[CANDIDATES];
     kvp_place_t places[CANDIDATES];
 } picked_t;
 
-/* The kinds of candidates follow one another where they may be taken, or where there are none of the kinds before. What
- * is doomed comes first, and is on no list of victims. Plain ones are the tenant's own, the few others anybody's. */
+/* Returns the candidate after `after`. Doomed objects come first, then the tenant's own plain objects, then probed
+ * and pinned objects of any tenant. A kind is included if ev->takes allows it, or if there are no candidates of the
+ * kinds before it. */
 static uint32_t
 next_candidate(kvp_evict_t *ev, kvp_tenant_t *t, uint32_t after)
 {
@@ -306,8 +313,7 @@ next_candidate(kvp_evict_t *ev, kvp_tenant_t *t, uint32_t after)
     return kvp_victim_behind(ev->prot, &ev->prot->pinned, list == KVP_OBJLIST_PINNED ? after : KVP_OID_NONE);
 }
 
-/* Collects the first candidates whose eviction can help, in the policy's order, up to one that
- * suffices alone. */
+/* Collects the first candidates whose eviction helps, in the policy's order, up to one whose extent is long enough. */
 static void
 pick_victims(kvp_evict_t *ev, kvp_evict_wish_t *wanted, picked_t *p)
 {
@@ -322,7 +328,7 @@ pick_victims(kvp_evict_t *ev, kvp_evict_wish_t *wanted, picked_t *p)
 
         next = next_candidate(ev, t, oid);
         if (c->segment->state == KVP_SEG_LOST) {
-            /* The policy's choice, though it makes no room until its node is back. */
+            /* Evicts the policy's choice, although its space stays unusable until its node connects again. */
             if (ev->ctx->work_left < LOST_WORK) return;
             ev->ctx->work_left -= LOST_WORK;
             kvp_evict_unit(ev, oid);
@@ -349,7 +355,7 @@ is_in(const window_t *w, const kvp_place_t *at)
            offset <= kvp_slab_offset(w->chunk->slab, w->last);
 }
 
-/* Searches around the collected victims; around other objects only while no window is found. */
+/* Searches windows around the collected victims that the wanted bytes need; around others only while none is found. */
 static void
 search_around_picked(kvp_evict_t *ev, const picked_t *p, const kvp_evict_wish_t *wanted, window_t *best)
 {
@@ -380,7 +386,7 @@ search_candidates(kvp_evict_t *ev, kvp_evict_wish_t *wanted, window_t *best)
     }
 }
 
-/* Leaves at most so much of the step's work, and returns the rest, which the caller adds again. */
+/* Limits the step's remaining budget to `most`, and returns the amount taken away, which the caller adds again. */
 static uint32_t
 put_work_aside(kvp_evict_t *ev, uint32_t most)
 {
@@ -390,7 +396,8 @@ put_work_aside(kvp_evict_t *ev, uint32_t most)
     return kept;
 }
 
-/* A part of the step's work, so that some is left to go through all chunks. */
+/* Searches windows around the oldest objects, with a limited part of the step's budget, so that some is left for a
+ * search through all chunks. */
 static void
 search_oldest(kvp_evict_t *ev, kvp_evict_wish_t *wanted, window_t *best)
 {
@@ -400,9 +407,9 @@ search_oldest(kvp_evict_t *ev, kvp_evict_wish_t *wanted, window_t *best)
     ev->ctx->work_left += kept;
 }
 
-/* Returns where the search continues in a chunk. A merged slot no longer exists: then the search
- * restarts in the chunk. The run that reached the slot is not examined again, however long: changes
- * in it show when it is taken. If the run no longer exists, it is rebuilt within the budget. */
+/* Returns the slot at which the search continues in a chunk. If this slot was merged and no longer exists, the search
+ * starts again at the chunk's first extent. The run of usable extents before the slot is not examined again: changes
+ * in it are noticed when the window is taken. If the run no longer exists, it is determined again within a limit. */
 static uint32_t
 scan_from(kvp_evict_t *ev, const kvp_scan_t *scan, kvp_chunk_t *c, const kvp_evict_wish_t *wanted, window_t *run)
 {
@@ -417,7 +424,7 @@ scan_from(kvp_evict_t *ev, const kvp_scan_t *scan, kvp_chunk_t *c, const kvp_evi
     return slot;
 }
 
-/* Continues in the chunk. Returns false if the budget is used up before its end. */
+/* Continues the search in the chunk. Returns false if the budget is used up before the chunk's end. */
 static bool
 scan_chunk(kvp_evict_t *ev, kvp_scan_t *scan, kvp_chunk_t *c, const kvp_evict_wish_t *wanted, window_t *best)
 {
@@ -432,8 +439,8 @@ scan_chunk(kvp_evict_t *ev, kvp_scan_t *scan, kvp_chunk_t *c, const kvp_evict_wi
     return false;
 }
 
-/* Searches all chunks within the step's budget: with all other objects held, the only window may be
- * anywhere. Changes in the searched part count as news, and restart the search. */
+/* Searches all chunks within the step's budget: if nearly all objects have tickets, the only window may be anywhere.
+ * Changes in the part already searched count as space news, and start the search again. */
 static void
 search_all(kvp_evict_t *ev, kvp_put_key_t *k, const kvp_evict_wish_t *wanted, window_t *best)
 {
@@ -454,8 +461,8 @@ search_all(kvp_evict_t *ev, kvp_put_key_t *k, const kvp_evict_wish_t *wanted, wi
     k->is_scanned = true;
 }
 
-/* The long-key areas of all chunks are full: evicts the oldest object whose key makes room for this
- * one. */
+/* Finds a window if the areas for long keys of all chunks are full: the extent of the oldest object whose key makes
+ * room for the put's key. */
 static void
 search_key(kvp_evict_t *ev, const kvp_evict_wish_t *wanted, window_t *best)
 {
@@ -521,7 +528,8 @@ claim_window(kvp_evict_t *ev, kvp_put_key_t *k, const window_t *w)
     } while (slot != w->last && (slot = next) != KVP_SLAB_NONE);
 }
 
-/* All was looked at in vain: once more with the next kind of what was left out. */
+/* After a search without success, allows the next kind of objects that the search met and left out. Returns NO_SPACE
+ * if there is none, else EAGAIN. */
 static kvp_err_t
 retry_with_more(kvp_put_key_t *k)
 {
@@ -549,9 +557,10 @@ take_window(kvp_evict_t *ev, kvp_put_key_t *k, const window_t *w)
     claim_window(ev, k, w);
 }
 
-/* After a report nearly all free space waits for the statements of older writers, which arrive as
- * they find the new master. For a while puts wait for these, so that newly learned objects are not
- * evicted for lack of space. Clients may also restore their tickets meanwhile (restore.c). */
+/* Returns true while nothing may be evicted after a take-over. After the nodes' reports, nearly all free space waits
+ * for the statements of older writers, which arrive when these find the new master. Puts wait for the statements for
+ * a while, so that newly learned objects are not evicted for lack of space. Clients may also restore their tickets
+ * meanwhile (restore.c). */
 bool
 kvp_evict_is_early(const kvp_evict_t *ev)
 {
@@ -587,7 +596,8 @@ kvp_evict_for(kvp_evict_t *ev, kvp_put_key_t *k)
     kvp_err_t err;
 
     if (k->is_taking) return kvp_evacuate_foreign(ev, k);
-    if (k->is_scanned && k->scan_news == ev->ctx->space_news) return KVP_NO_SPACE; /* nothing has changed since */
+    /* nothing has changed since the last search */
+    if (k->is_scanned && k->scan_news == ev->ctx->space_news) return KVP_NO_SPACE;
     if (kvp_evict_is_early(ev)) return KVP_NO_SPACE;
     kvp_rebalance_look(ev, k->attempt->tenant, k->attempt->bytes);
     ev->takes = k->takes;
@@ -613,8 +623,8 @@ may_load_into(const kvp_evict_t *ev, const kvp_chunk_t *c, const kvp_evict_wish_
            c->bytes >= kvp_extent_bytes(wanted->len) && kvp_place_has_key_room(c, wanted->key_len);
 }
 
-/* What may be taken from a sample: a window whose objects are on average half as old as the
- * tenant's oldest, or older. */
+/* Returns true if a window may be taken from a sample: its objects are on average at least half as old as the
+ * tenant's oldest object. */
 static bool
 is_old_enough(const kvp_evict_t *ev, const kvp_tenant_t *t, const window_t *w)
 {
@@ -625,10 +635,9 @@ is_old_enough(const kvp_evict_t *ev, const kvp_tenant_t *t, const window_t *w)
     return t->lru.n == 0 || w->cost <= (units << 32) / (kvp_victim_age(ev->prot, t->lru.oldest) / 2 + 1ull);
 }
 
-/* The cheapest window of the next samples of extents, up to one that has a window of old objects:
- * where small objects that are read often lie side by side, a sample may have nothing else. The
- * search goes round the segment: with each extent, and each chunk that is passed over, *left counts
- * down. */
+/* Finds the cheapest window of the next samples of extents, up to a sample with a window of old objects: a sample may
+ * contain only small objects that are read often. The search goes round the segment. *left counts down the examined
+ * extents and the skipped chunks. */
 static void
 search_segment(kvp_evict_t *ev, kvp_segment_t *g, const kvp_evict_wish_t *wanted, uint32_t *left, window_t *best)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The master's log as values: bytes, positions, terms. */
+ * The master's log as values in memory: bytes, positions and terms. The shell writes the files. */
 #include "master/core/log/journal.h"
 
 #include "common/mutate.h"
@@ -34,13 +34,14 @@ kvp_journal_copy(kvp_journal_t *j, const void *bytes, size_t len)
 void
 kvp_journal_append(kvp_journal_t *j, kvp_jrec_any_t *rec, kvp_jrec_kind_t kind)
 {
-    if (j->state != KVP_JOURNAL_OPEN) return; /* the pool has no name yet, and nothing in it */
+    if (j->state != KVP_JOURNAL_OPEN) return; /* the pool has no identity and no contents yet */
     j->check = kvp_jrec_seal(rec, kind, j->check);
     kvp_journal_copy(j, rec, rec->head.bytes);
     j->end += rec->head.bytes;
 }
 
-/* Where two bases begin in the same bytes, the first may begin the file: it has both. */
+/* Marks the next record as the begin of a base. If two bases begin in the bytes not yet taken, the first one begins
+ * the file, because it is followed by both. */
 void
 kvp_journal_mark_base(kvp_journal_t *j)
 {
@@ -48,7 +49,7 @@ kvp_journal_mark_base(kvp_journal_t *j)
     j->has_base = true;
 }
 
-/* Returns the records before a base by themselves, so that the base can begin a file. */
+/* Returns the next records for the shell. Records before a base are returned alone, so the base can begin a file. */
 bool
 kvp_journal_take(kvp_journal_t *j, kvp_buf_t *bytes, uint64_t *end_out, bool *is_base_out)
 {

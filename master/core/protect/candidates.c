@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Candidates for eviction, and their order. An evictable object is on one list: its tenant's, which
- * is in the order of uses (LRU); or, while the node of its segment does not answer orders, the
- * segment's own; or, while a probe protects it, one of probe.c's, so that searches for the oldest
- * object do not meet it repeatedly. Softly pinned objects have a list that comes after all these.
- * Hard-pinned objects are on none. A group is on a list by one of its members: group.c.
+ * Candidates for eviction, and their order. An evictable object is on one list: its tenant's list, which is in the
+ * order of uses (LRU); or, while the node of its segment does not answer orders, the segment's list; or, while a
+ * probe protects it, a list of probe.c, so that searches for the oldest object do not meet it repeatedly. Softly
+ * pinned objects have a list that comes after all these. Hard-pinned objects are on no list. One member of a group
+ * represents the group on a list: group.c.
  *
- * Design notes. A ticket keeps its object from eviction and changes nothing else: the object keeps
- * its place, and grows older. Eviction that meets it parks it, off every list, so that no search
- * meets it twice; at the end of the last ticket it returns to the place of its last use. So each
- * ticket costs eviction at most one step. */
+ * Design notes. A ticket keeps its object from eviction and changes nothing else: the object keeps its place, and grows
+ * older. If eviction meets the object, the object is taken off every list, so that no search meets it twice; at the end
+ * of its last ticket it returns to the place of its last use. So a ticket costs eviction one step at most. */
 #include "master/core/protect/candidates.h"
 
 #include "common/mutate.h"
@@ -24,8 +23,8 @@
 #include "master/core/protect/protection.h"
 #include "proto/wire.h"
 
-#define COLD_SHARE 8u /* of a tenant's memory */
-#define BACK_STEPS 8u /* objects that a returning one is compared with */
+#define COLD_SHARE 8u /* objects loaded from a tier may have 1/8 of a tenant's memory */
+#define BACK_STEPS 8u /* limit of the comparisons to find the place of an object that returns to the list */
 
 /* ---- a list in the order of uses */
 static void
@@ -36,8 +35,8 @@ push_used(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid)
     kvp_objlist_push_young(ix, list, oid);
 }
 
-/* Returns an object without a use since to the place of its last use, or near to it. The object was
- * parked as one of the oldest, so older ones on the list came back as well, a short while ago. */
+/* Returns an object to the place of its last use in the list, or near to it. The object was taken off as one of the
+ * oldest, so only objects that returned a short while ago can be older. */
 static void
 push_back(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid)
 {
@@ -74,15 +73,15 @@ list_of(kvp_protect_t *prot, const kvp_obj_t *o)
     }
 }
 
-/* An object that is being written to its tier stays until the write is over. Evicting it would lose
- * it and waste the write; with a slow disk the same would happen to each following write. */
+/* Returns true while the object is being written to its tier; it is not evicted then. Evicting it would lose the
+ * object and waste the write; with a slow disk the same would happen to every following write. */
 static bool
 is_being_written(const kvp_protect_t *prot, const kvp_obj_t *o)
 {
     return o->is_moving != 0 && !kvp_obj_is_on_tier_alone(prot->cat, o);
 }
 
-/* The write-back walk (evict/ahead.c) may have passed it. */
+/* Subtracts the object from its tenant's ahead_bytes, if the write-back walk (evict/ahead.c) has counted it. */
 static void
 uncount_ahead(kvp_protect_t *prot, uint32_t oid)
 {
@@ -92,7 +91,7 @@ uncount_ahead(kvp_protect_t *prot, uint32_t oid)
     o->is_ahead = 0;
 }
 
-/* An object parked while being written counts as before. */
+/* Called when the object leaves the LRU list. An object that is being written stays counted in ahead_bytes. */
 static void
 leave_ahead(kvp_protect_t *prot, uint32_t oid)
 {
@@ -120,19 +119,19 @@ is_pinned_hard(const kvp_obj_t *o, const kvp_member_t *mb)
     return mb->group->pinned_n[KVP_PIN_HARD] > 0;
 }
 
-/* The list of a unit in the order of uses; NULL = it is no victim at all. */
+/* Returns the list for a unit, in the order of uses; NULL = it cannot be evicted. */
 static kvp_objlist_t *
 home_of(kvp_protect_t *prot, const kvp_obj_t *o)
 {
     const kvp_member_t *mb = kvp_group_member(prot->cat, o);
     bool is_soft = mb == NULL ? o->pin == KVP_PIN_SOFT : mb->group->pinned_n[KVP_PIN_SOFT] > 0;
 
-    if (kvp_obj_is_on_tier_alone(prot->cat, o)) return NULL; /* it frees nothing */
+    if (kvp_obj_is_on_tier_alone(prot->cat, o)) return NULL; /* its eviction frees no memory */
     if (is_pinned_hard(o, mb) || (mb != NULL && mb->group->is_doomed)) return NULL;
     return is_soft ? &prot->pinned : &kvp_obj_tenant(prot->cat, o)->lru;
 }
 
-/* A ticket on any object that would be evicted with this one. */
+/* Returns true if this object, or an object that would be evicted with it, has a ticket or is being written. */
 static bool
 is_kept(const kvp_protect_t *prot, const kvp_obj_t *o)
 {
@@ -172,7 +171,7 @@ kvp_victim_used(kvp_protect_t *prot, uint32_t oid)
     kvp_objlist_t *home = home_of(prot, o);
 
     if (o->list == KVP_OBJLIST_COLD && o->is_asking_counted != 0 && KVP_RULE(LOADED_IS_COLD)) {
-        o->is_asking_counted = 0; /* the read that caused the load */
+        o->is_asking_counted = 0; /* this use is the read that caused the load */
         push_used(prot->cat->index, &kvp_obj_tenant(prot->cat, o)->cold, unit);
         return;
     }
@@ -181,7 +180,8 @@ kvp_victim_used(kvp_protect_t *prot, uint32_t oid)
     if (home != NULL)
         push_used(prot->cat->index, home, unit);
     else if (kvp_obj_is_on_tier_alone(prot->cat, o))
-        o->is_used_since = 1; /* its last use in memory decides its place there: kvp_victim_loaded */
+        /* the age of its last use in memory decides where it goes after the next load: kvp_victim_loaded */
+        o->is_used_since = 1;
     else
         kvp_obj_touch(prot->cat->index, o);
 }
@@ -205,12 +205,11 @@ kvp_victim_back(kvp_protect_t *prot, uint32_t oid)
 
 /* ---- objects loaded from a tier
  *
- * Loaded objects have a list of their own at the cold end of the tenant's list. An object there is
- * evicted after an eighth of the time that an object stays on the other list, or when all loaded
- * objects hold more than their share. An object whose last use in memory is more recent than that
- * of the oldest on the tenant's list belongs on that list (LIRS, Jiang and Zhang 2002): it would be
- * there if it had not been loaded as a cold one before. So frequently read objects come back, and a
- * scan does not displace them. */
+ * Loaded objects have a separate list, the cold list, next to the tenant's LRU list. An object there is evicted after
+ * an eighth of the time that an object stays on the LRU list, or when all loaded objects have more than their share
+ * of memory. If an object's last use in memory is more recent than that of the oldest object on the LRU list, the
+ * object goes to the LRU list instead (LIRS, Jiang and Zhang 2002): it would still be in memory if it had not been
+ * loaded as a cold object before. So frequently read objects stay, and a scan does not displace them. */
 static bool
 is_warm(kvp_protect_t *prot, kvp_tenant_t *t, const kvp_obj_t *o)
 {
@@ -263,7 +262,7 @@ kvp_victim_cold(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t after)
     return oid == KVP_OID_NONE || is_kept(prot, kvp_obj(prot->cat->index, oid)) ? KVP_OID_NONE : oid;
 }
 
-/* The next of these where its turn has come. */
+/* Returns the next loaded object, if it must be evicted before the oldest object of the LRU list; else KVP_OID_NONE. */
 static uint32_t
 next_cold(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t after)
 {
@@ -307,7 +306,7 @@ kvp_victim_behind(kvp_protect_t *prot, kvp_objlist_t *list, uint32_t after)
 
 /* ---- candidates
  *
- * Returns the next candidate that makes room and has no fresh probe: others are parked on the way. */
+ * Returns the next candidate whose eviction makes room and which no recent probe protects. It parks the others. */
 uint32_t
 kvp_victim_next(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t after)
 {

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Deferred answers. An answer waits until every extent that the request retired is dead, so that no
- * reader can read it any more, or for KVP_DEFERRED_MS if a node does not answer; and, if requested,
- * until no location lease covers the removed objects. In a master that is not the pool's first,
- * clients may still read under leases of the previous master: until these end, an answer waits for
- * all extents without a limit. With a log, an answer waits until its promise is durable;
- * KVP_DEFERRED_MS counts from then on. */
+ * Deferred answers. The answer to a removal waits until every extent that the request retired is dead, that is, until
+ * no reader can read it any more; or for KVP_DEFERRED_MS if a node does not answer. If requested, it also waits until
+ * no location lease covers the removed objects. In a master that is not the pool's first, clients may still read
+ * under leases of the previous master: until these end, an answer waits for all extents without a time limit. With a
+ * log, an answer waits until its promise is durable; KVP_DEFERRED_MS counts from then on. */
 #include "master/core/protect/deferred.h"
 
 #include "common/buf.h"
@@ -24,7 +23,7 @@
 
 #include <stdlib.h>
 
-#define RESULTS_A_RECORD 64u /* to copy a result costs less than to touch a record */
+#define RESULTS_A_RECORD 64u /* copying this many results costs as much as handling one record */
 
 bool
 kvp_deferred_may_open(const kvp_session_t *s, uint32_t n)
@@ -40,7 +39,7 @@ kvp_deferred_open(kvp_session_t *s, const kvp_frame_hdr_t *ask, uint32_t n)
     w->session = s;
     w->ask = *ask;
     w->id = ++s->deferred_seq;
-    w->left = 1; /* the request itself, until it has dropped everything: */
+    w->left = 1; /* the request itself counts as one record until it has dropped all its objects */
     w->is_dead_awaited = true;
     w->n = n;
     if (n > 0) w->results = kvp_core_alloc(n, sizeof *w->results);
@@ -91,8 +90,9 @@ send_answer(kvp_protect_t *prot, kvp_deferred_t *w)
     kvp_frame_end(out, at);
 }
 
-/* ---- answers that repeat another answer */
-/* From the newest: what is asked for again was asked for not long ago. */
+/* ---- answers that repeat an earlier answer */
+/* Returns the deferred answer with this id; NULL = none, or it was sent. Searches from the newest, because a repeated
+ * request usually follows soon. */
 kvp_deferred_t *
 kvp_deferred_find(const kvp_session_t *s, uint64_t id)
 {
@@ -129,7 +129,7 @@ end_follow(kvp_follow_t *f)
 
 static void answer_if_ready(kvp_protect_t *prot, kvp_deferred_t *w);
 
-/* The answer ends: answers that only waited for it may be sent. */
+/* The answer has ended: sends the answers that only waited for it. */
 static void
 let_pass(kvp_protect_t *prot, kvp_deferred_t *w)
 {
@@ -144,7 +144,8 @@ let_pass(kvp_protect_t *prot, kvp_deferred_t *w)
     }
 }
 
-/* Answered or given up, the record stays until the last extent has let go of it. */
+/* Separates an answer that was sent or given up from its session. The record is freed when the last extent that
+ * counts in it is dead. */
 static void
 detach_session(kvp_protect_t *prot, kvp_deferred_t *w)
 {
@@ -161,7 +162,7 @@ detach_session(kvp_protect_t *prot, kvp_deferred_t *w)
     if (w->left == 0) free(w);
 }
 
-/* ---- the conditions */
+/* ---- the conditions of an answer */
 static void
 answer_if_ready(kvp_protect_t *prot, kvp_deferred_t *w)
 {
@@ -266,7 +267,7 @@ kvp_deferred_arm(kvp_protect_t *prot, kvp_deferred_t *w, bool wait)
     kvp_deferred_dead(prot, w);
 }
 
-/* From the last, so that none moves up. */
+/* Ends all deferred answers of the session, the last one first: the end of an answer releases those that repeat it. */
 void
 kvp_deferred_end_all(kvp_protect_t *prot, kvp_session_t *s)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Removed versions, while nodes may report memory that still has them. Removals of this time are
- * compared with reports, and so are the removals of a log without its end. Without a log the next
- * master does not know the removals, and trusts the nodes' reports. */
+ * The memory of removed versions, while nodes may report memory that still has these objects. Removals are compared
+ * with the reports, and so are the removals in a log without its end. Without a log the next master does not know the
+ * removals, and trusts the nodes' reports. */
 #include "master/core/protect/gone.h"
 
 #include "common/digestmap.h"
@@ -10,9 +10,10 @@
 #include "master/core/catalog/record.h"
 #include "master/core/catalog/tenant.h"
 
-#define HELD_MAX (1u << 18) /* keys: for so many the map is made at once, and no step of ours moves it */
-#define PRUNE_MIN (1u << 16) /* keys: so many are kept without a look */
-#define HOLD_RECORDS 8u /* to enter a key in a map that is long and cold costs as much as to touch so many records */
+/* limit of removed keys. The map is made for this number at once, so that no step moves it */
+#define HELD_MAX (1u << 18)
+#define PRUNE_MIN (1u << 16) /* up to this number of keys nothing is pruned */
+#define HOLD_RECORDS 8u /* inserting a key into the large cold map costs as much as handling this many records */
 
 bool
 kvp_gone_is_rebuilding(const kvp_protect_t *prot)
@@ -70,7 +71,7 @@ kvp_gone_note(kvp_protect_t *prot, kvp_digest_t digest, uint64_t version)
     prot->gone_read = prot->gone.n;
 }
 
-/* Costs as much as was noted since the last time. */
+/* Forgets removals below the version `oldest`. The cost is proportional to the removals noted since the last time. */
 void
 kvp_gone_prune(kvp_protect_t *prot, uint64_t oldest)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Removed versions, while nodes may report memory that still has them. */
+ * The memory of removed versions, while nodes may report memory that still has these objects. */
 #ifndef KVP_MASTER_CORE_PROTECT_GONE_H
 #define KVP_MASTER_CORE_PROTECT_GONE_H
 
@@ -7,12 +7,12 @@
 #include "master/core/protect/protection.h"
 #include "proto/jrec.h"
 
-/* kvp_gone_is_rebuilding: memory of older terms may be reported, and is trusted. kvp_gone_version:
- * no version of the key up to this one exists; 0 = unknown. kvp_gone_hold records a removal, while
- * memory may be reported; else it has no effect. kvp_gone_say: the same, and the log records it,
- * too. kvp_gone_note: a removal from an earlier master's log. kvp_gone_prune: no node may report
- * versions below the given one; now and then they are forgotten. kvp_gone_forget: no node may
- * report any more. */
+/* kvp_gone_is_rebuilding returns true while nodes may report memory of older terms that is trusted. kvp_gone_version
+ * returns the highest removed version of the key: no version up to it exists; 0 = unknown. kvp_gone_hold records a
+ * removal while memory may be reported; else it has no effect. kvp_gone_say does the same and also records the
+ * removal in the log. kvp_gone_note records a removal from an earlier master's log. kvp_gone_prune: no node may
+ * report versions below the given one, so their removals are forgotten when there are many. kvp_gone_forget: no node
+ * may report any more, so all removals are forgotten. */
 bool kvp_gone_is_rebuilding(const kvp_protect_t *prot);
 uint64_t kvp_gone_version(const kvp_protect_t *prot, uint32_t tenant, kvp_digest_t digest);
 void kvp_gone_hold(kvp_protect_t *prot, kvp_digest_t digest, uint64_t version);

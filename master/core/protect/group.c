@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Groups: their members, when a group is complete, and their common eviction. group.h has the life
+ * Groups: their members, when a group is complete, and the common eviction of its members. group.h describes the life
  * of a group.
  *
- * Design notes. A group is on a list of victims by one of its committed members, its lead: a use of
- * any member is a use of the lead, and no search of eviction grows with a group. A ticket or a hard
- * pin on one member keeps the whole group. A membership has an owner while its object cannot be
- * seen without further work of a client: when the last owner ends, the group is dropped. Reported
- * members have no owner of this term: as long as nodes may bring the rest of their group, they are
- * kept as if they had one, and a client that puts such a member again becomes its owner. */
+ * Design notes. One committed member, the lead, represents the group on a list of victims: a use of any member is a
+ * use of the lead, and no search of eviction grows with a group. A ticket or a hard pin on one member keeps the whole
+ * group. A membership has an owner, a client, while its object can only become visible by further work of this
+ * client: when the last owner ends, the group is dropped. Members that nodes reported have no owner in this term: as
+ * long as nodes may mount the rest of their group, they are kept as if they had one, and a client that puts such a
+ * member again becomes its owner. */
 #include "master/core/protect/gone.h"
 #include "master/core/protect/group.h"
 
@@ -31,7 +31,7 @@
 
 #include <stdlib.h>
 
-/* ---- the table: from a hash to the first group that has it; the others follow by `same` */
+/* ---- the table: maps a hash to the first group with this hash; group->same links further groups with it */
 static uint64_t
 hash_of(const kvp_protect_t *prot, const kvp_tenant_t *t, kvp_digest_t digest)
 {
@@ -87,7 +87,7 @@ take_out(kvp_protect_t *prot, kvp_group_t *g)
     prot->ctx->st.groups--;
 }
 
-/* Removes the group from the table; its committed members are dropped with the next ticks. */
+/* Removes the group from the table. Its committed members are dropped in the next ticks. */
 static void
 doom_group(kvp_protect_t *prot, kvp_group_t *g, bool is_evicted)
 {
@@ -149,7 +149,8 @@ is_taken(const kvp_group_t *g, uint32_t number)
     return (g->taken[number / 64] >> number % 64 & 1) != 0;
 }
 
-/* After a change: dooms a group without owners, and one that can never be complete. */
+/* Called after each change of the group: frees an empty group. Dooms an incomplete group whose members have no owner,
+ * because it can never be complete. */
 static void
 settle_group(kvp_protect_t *prot, kvp_group_t *g)
 {
@@ -194,7 +195,7 @@ disown_member(const kvp_protect_t *prot, kvp_member_t *mb)
     kvp_list_del(&mb->of_owner);
 }
 
-/* A reported member belongs to the client that puts it again, probably its writer. */
+/* Returns true if client s may become the owner of a reported member by putting it again, as its probable writer. */
 static bool
 may_own(const kvp_session_t *s, const kvp_member_t *mb)
 {
@@ -208,7 +209,7 @@ change_owner(const kvp_protect_t *prot, kvp_session_t *s, kvp_member_t *mb)
     own_member(mb, s);
 }
 
-/* Owners whose session is over, though their turn has not come. */
+/* Removes the owners whose sessions have ended but were not handled yet, then checks the group. */
 static void
 expel_begun(kvp_protect_t *prot, kvp_group_t *g)
 {
@@ -243,7 +244,7 @@ kvp_group_check_named(const kvp_wire_group_t *want)
     return want->member < want->members || (want->members == 0 && want->member == 0) ? KVP_OK : KVP_INVALID;
 }
 
-/* Returns the membership of `over`, if it is the wanted one. */
+/* Returns the membership of the object `over`, if it has the wanted group and number; else NULL. */
 static kvp_member_t *
 same_place(const kvp_protect_t *prot, uint32_t over, const kvp_group_t *g, const kvp_wire_group_t *want)
 {
@@ -291,7 +292,8 @@ kvp_group_join(kvp_protect_t *prot, kvp_session_t *s, uint32_t oid, const kvp_wi
     if (want->members > 0) own_member(mb, s);
 }
 
-/* The group's list of victims is another matter after this: kvp_victim_used follows. */
+/* Counts a membership as committed, and takes the group off its list of victims: the caller must call kvp_victim_used
+ * afterwards. */
 static void
 count_member(kvp_protect_t *prot, kvp_member_t *mb)
 {
@@ -364,14 +366,14 @@ kvp_group_leave(kvp_protect_t *prot, uint32_t oid)
         g->begun_n--;
     }
     set_taken(g, mb->number, false);
-    if (g->committed_n == 0) g->is_whole = false; /* it begins anew */
+    if (g->committed_n == 0) g->is_whole = false; /* a new put begins the group again */
     kvp_obj_ext(prot->cat->index, o)->member = NULL;
     free(mb);
     settle_group(prot, g);
 }
 
 /* ---- commits */
-/* A new version takes the place of the old one at once, so the group always has the member. */
+/* Gives the membership of the old version to the new version's object, so that the group always has this member. */
 static void
 pass_on(kvp_protect_t *prot, kvp_member_t *mb, uint32_t oid)
 {
@@ -430,7 +432,8 @@ kvp_group_claim(kvp_protect_t *prot, kvp_session_t *s, uint32_t oid)
         change_owner(prot, s, mb);
         return KVP_ALREADY;
     }
-    if (mb->owner == 0 || mb->owner == KVP_OWNER_ANY) return KVP_IN_PROGRESS; /* other clients still put its group */
+    /* other clients are still putting members of its group */
+    if (mb->owner == 0 || mb->owner == KVP_OWNER_ANY) return KVP_IN_PROGRESS;
     if (find_session(prot, mb->owner, &owner))
         return kvp_session_is_silent(prot->peers, owner) ? KVP_OK : KVP_IN_PROGRESS;
     expel_begun(prot, mb->group);
@@ -438,14 +441,14 @@ kvp_group_claim(kvp_protect_t *prot, kvp_session_t *s, uint32_t oid)
 }
 
 /* ---- reports of nodes */
-/* A grant of this term is newer than any report. */
+/* Returns true if the member is committed with a lower version. Extents of this term are newer than reported ones. */
 static bool
 is_older(const kvp_protect_t *prot, const kvp_member_t *mb, uint64_t version)
 {
     return mb->is_committed && kvp_obj_version(kvp_obj(prot->cat->index, mb->oid)) < version;
 }
 
-/* Returns the member with the number, in one of the lists; NULL = none. */
+/* Returns the member with the number in this list; NULL = none. */
 static kvp_member_t *
 find_number(kvp_protect_t *prot, const kvp_list_t *members, uint32_t number)
 {
@@ -476,7 +479,7 @@ kvp_group_may_adopt(kvp_protect_t *prot, const kvp_tenant_t *t, const kvp_wire_g
     const kvp_member_t *mb;
 
     if (g == NULL) return true;
-    /* all members of one group are older than all members of another one of the same name */
+    /* Of two groups with one name, all members of the one group are older than all members of the other. */
     if (g->size != want->members)
         return g->begun_n == 0 &&
                (g->committed_n == 0 || is_older(prot, kvp_list_first(&g->committed, kvp_member_t, of_group), version));
@@ -512,7 +515,7 @@ kvp_group_adopt(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t oid, const kvp_wi
     kvp_group_committed(prot, oid);
 }
 
-/* A complete group that lost a member loses the others. */
+/* Dooms complete groups that have lost a member. */
 void
 kvp_groups_doom_broken(kvp_protect_t *prot)
 {
@@ -586,7 +589,8 @@ kvp_group_unpin(kvp_protect_t *prot, kvp_group_t *g)
 }
 
 /* ---- look-ups */
-/* Walks the members where some node is away, within the step's work: what it does not come to is not found. */
+/* Returns true if all members of the group are served. While a node is disconnected it walks the members, within the
+ * step's budget; if the budget is used up, it returns false. */
 static bool
 is_served(kvp_protect_t *prot, const kvp_group_t *g)
 {
@@ -615,7 +619,7 @@ void
 kvp_groups_settle(kvp_protect_t *prot)
 {
     if (!kvp_gone_is_rebuilding(prot) && prot->ctx->now_ns >= prot->peers->orphans_until_ns)
-        kvp_list_splice(&prot->orphans, &prot->leavers); /* no node will bring the rest of their groups */
+        kvp_list_splice(&prot->orphans, &prot->leavers); /* no node will mount the rest of their groups */
     while (prot->ctx->slice_left > 0 && !kvp_list_is_empty(&prot->leavers)) {
         kvp_member_t *mb = kvp_list_first(&prot->leavers, kvp_member_t, of_owner);
 
@@ -662,7 +666,7 @@ free_all(kvp_list_t *members)
     }
 }
 
-/* The sessions have ended, and so have attempts and tickets: all remaining members are committed. */
+/* Frees all groups. All sessions, attempts and tickets have ended, so all remaining members are committed. */
 void
 kvp_groups_fini(kvp_protect_t *prot)
 {

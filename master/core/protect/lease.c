@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Location leases: clients read again from cached locations, without a message, and removals
- * meanwhile are revoked. PROTOCOL "HEARTBEAT".
+ * Location leases: under a lease a client reads again from cached locations, without a message to the master.
+ * Removals during the lease are revoked: the client is told to drop these locations. PROTOCOL "HEARTBEAT".
  *
- * Design notes. Each tenant counts its revocations, and keeps the last of them in a ring while a
- * client has a lease; a client that is further behind drops all its cached locations. A lease is
- * one record a session: its end, and the last revocation that the client has confirmed. An answer
- * that waits for a revocation waits for the least of these (a heap), and for clients whose
- * connection ended without Bye. For those there is a short list, in which each entry lasts longer
- * than those before it and has applied more: an entry that neither lasts longer nor lacks more is
- * redundant. */
+ * Design notes. Each tenant counts its revocations. It keeps the last of them in a ring while a client has a lease; a
+ * client that is further behind drops all its cached locations. A lease is one record for each session: its end, and
+ * the last revocation that the client has confirmed. An answer that waits for a revocation waits until the least
+ * confirmed revocation of all leases (a heap) has reached it, and for clients whose connection ended without Bye. For
+ * those there is a short list, in which each entry lasts longer than the entries before it and has applied more
+ * revocations: an entry that neither lasts longer nor has applied fewer is redundant. */
 #include "master/core/protect/lease.h"
 
 #include "common/hash.h"
@@ -26,10 +25,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RING_FIRST 64u /* entries; the ring doubles up to KVP_REVOKED_MAX */
-#define WAITERS_SLICE 256u /* answered in one step */
+#define RING_FIRST 64u /* first size of the ring; it doubles up to KVP_REVOKED_MAX entries */
+#define WAITERS_SLICE 256u /* limit of the waiting answers that one step sends */
 
-/* ---- the ring: revocations revoked_from + 1 to revoke_seq */
+/* ---- the ring of revocations revoked_from + 1 to revoke_seq */
 static void
 ring_grow(kvp_tenant_t *t)
 {
@@ -66,7 +65,7 @@ kvp_revoke(kvp_tenant_t *t, kvp_digest_t digest)
     t->revoked[t->revoke_seq % t->revoked_cap] = digest;
 }
 
-/* ---- clients whose connection ended */
+/* ---- leases of clients whose connection ended without Bye */
 static void
 lost_add(kvp_protect_t *prot, kvp_tenant_t *t, uint64_t applied)
 {
@@ -75,7 +74,7 @@ lost_add(kvp_protect_t *prot, kvp_tenant_t *t, uint64_t applied)
     while (t->lost_n > 0 && t->lost[t->lost_n - 1].applied >= applied)
         t->lost_n--;
     if (t->lost_n < KVP_LOST_LEASES_MAX) t->lost[t->lost_n++].applied = applied;
-    last = &t->lost[t->lost_n - 1]; /* without room, the last entry stands for both */
+    last = &t->lost[t->lost_n - 1]; /* if the array is full, the last entry stands for both leases */
     last->until_ns = prot->ctx->now_ns + prot->ctx->conf.location_grace_ns;
     if (kvp_list_is_empty(&t->leasing)) kvp_list_add_tail(&prot->leasing, &t->leasing);
 }
@@ -91,7 +90,7 @@ lost_expire(const kvp_protect_t *prot, kvp_tenant_t *t)
     memmove(t->lost, t->lost + gone, t->lost_n * sizeof *t->lost);
 }
 
-/* ---- waiting */
+/* ---- answers that wait for leases */
 bool
 kvp_lease_is_over(const kvp_protect_t *prot, const kvp_tenant_t *t, uint64_t seq)
 {
@@ -100,7 +99,7 @@ kvp_lease_is_over(const kvp_protect_t *prot, const kvp_tenant_t *t, uint64_t seq
     if (!KVP_RULE(WAIT_FOR_LEASES)) return true;
     if (prot->ctx->now_ns < prot->peers->old_leases_end_ns && KVP_RULE(OLD_TERM_LEASES)) return false;
     if (least != NULL && least->key < seq) return false;
-    /* An expired entry hides no valid one: later entries have applied more. */
+    /* An expired entry at the front hides no valid one: the later ones, which have applied more, are checked, too. */
     for (uint32_t i = 0; i < t->lost_n && t->lost[i].applied < seq; i++)
         if (t->lost[i].until_ns > prot->ctx->now_ns) return false;
     return true;
@@ -115,7 +114,7 @@ kvp_lease_wait(kvp_protect_t *prot, kvp_deferred_t *w)
     if (kvp_list_is_empty(&t->leasing)) kvp_list_add_tail(&prot->leasing, &t->leasing);
 }
 
-/* Waiters are in the order of their revocations, so the first that must wait ends the loop. */
+/* Sends waiting answers. They are in the order of their revocations, so the first one that must wait ends the loop. */
 static void
 answer_some(kvp_protect_t *prot, kvp_tenant_t *t)
 {
@@ -153,13 +152,15 @@ lease_make(kvp_protect_t *prot, kvp_session_t *s)
     l->session = s;
     s->lease = l;
     kvp_list_init(&l->link);
-    kvp_heap_add(&s->tenant->leases, &l->applied, s->born_seq); /* its cache has nothing older than the session */
+    /* The client's cache holds nothing older than its session, so the lease counts all revocations up to the
+     * session's birth as applied. */
+    kvp_heap_add(&s->tenant->leases, &l->applied, s->born_seq);
     prot->ctx->st.leases++;
     return l;
 }
 
-/* A client that confirms less than it was sent gets the lease renewed only within one lease time:
- * no answer waits for ever for a client that does not apply revocations. */
+/* Returns true if the lease may be renewed. A client that does not confirm the revocations it was sent gets renewals
+ * only within one lease time, so that no answer waits for ever for a client that does not apply revocations. */
 static bool
 may_renew(const kvp_protect_t *prot, const kvp_lease_t *l)
 {

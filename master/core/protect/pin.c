@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Pins. A hard-pinned object is no candidate. Softly pinned objects come after all other
- * candidates, and all of them together have a budget: beyond it those with the oldest use lose the
- * pin, and become ordinary objects that were just used. An object's pin comes from its put. A group
- * has its members' strongest pin. */
+ * Pins. A hard-pinned object is no candidate for eviction. Softly pinned objects come after all other candidates, and
+ * all of them together have a budget of bytes: beyond the budget, the objects with the oldest use lose the pin, and
+ * become ordinary objects that were just used. An object's pin comes from its put. A group has its members' strongest
+ * pin. */
 #include "master/core/protect/gone.h"
 #include "master/core/protect/pin.h"
 
@@ -15,7 +15,7 @@
 #include "master/core/protect/protection.h"
 #include "proto/wire.h"
 
-#define SOFT_SHARE 4u /* budget: a quarter of the pool */
+#define SOFT_SHARE 4u /* the budget of soft pins is a quarter of the pool */
 
 void
 kvp_pin_count(kvp_protect_t *prot, const kvp_obj_t *o, int64_t bytes)
@@ -29,9 +29,9 @@ kvp_pin_count(kvp_protect_t *prot, const kvp_obj_t *o, int64_t bytes)
     }
 }
 
-/* Segments whose node is away count as well: a node that returns a second later costs no pin. While
- * unknown nodes may come, the size of the pool is unknown. An object with a ticket is parked when
- * its turn comes, and loses its pin, if it must, when it is on the list again. */
+/* Returns true if soft pins exceed their budget. Segments whose node is disconnected count as part of the pool, so
+ * that a node that returns a second later costs no pin. While unknown nodes may connect, the size of the pool is
+ * unknown, so no pin is lost. An object with a ticket loses its pin, if necessary, after the ticket has ended. */
 bool
 kvp_pin_is_over(const kvp_protect_t *prot)
 {

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Probes: EXISTS leaves a probe on each found object, for the pool's lease time. A probe is two
- * ticks in the object's record, since and until, so it costs only a store; later probes renew
- * until, and since is the first probe of an unbroken row. A row protects until its object is used,
- * and for the lease time at most, however often it is renewed. Eviction that meets such an object
- * parks it; if no other object can be evicted, parked ones are evicted in the order of since.
- * Together they hold at most a quarter of the pool, and the oldest give way: so a new object is not
- * evicted by the next put while some client asks for all the others. Of a message that asks for
- * more only the first quarter is protected (docs/adr/0027).
+ * Probes: EXISTS leaves a probe on each found object, for the pool's lease time. A probe is two ticks in the object's
+ * record, since and until, so it costs only a store. Later probes renew `until`; `since` is the time of the first
+ * probe of an unbroken row. A row protects until its object is used, and for the lease time at most, however often it
+ * is renewed. Eviction that meets such an object parks it; if no other object can be evicted, parked objects are
+ * evicted in the order of `since`. Together they have at most a quarter of the pool, and the oldest are returned to
+ * the candidates: so a new object is not evicted by the next put while a client asks for all other objects. If a
+ * message asks for more, only its first quarter is protected (docs/adr/0027).
  *
- * Design notes. Parked objects are on lists by since: a ring of lists, one a tick, for protecting
- * rows, and one list for expired rows, which return as victims in turns. since does not change
- * while an object is parked. Ticks of 16 bits wrap after 109 minutes: an old row that was untouched
- * for so long, or unbroken for so long, may look new, and protects for one more lease time. */
+ * Design notes. Parked objects are on lists by `since`: a ring of lists, one for each tick, for protecting rows, and
+ * one list for expired rows, which return to the candidates in slices. `since` does not change while an object is
+ * parked. Ticks of 16 bits wrap after 109 minutes: an old row that was untouched for so long, or unbroken for so
+ * long, may look new, and protects for one more lease time. */
 #include "master/core/protect/probe.h"
 
 #include "common/mutate.h"
@@ -23,8 +22,8 @@
 
 #include <stdlib.h>
 
-#define LASTS_MAX 30000u /* ticks; less than half of the range of 16 bits */
-#define GIVE_WAY_MAX 8u /* objects that make room for one */
+#define LASTS_MAX 30000u /* ticks, a limit of the lease time; less than half of the range of 16 bits */
+#define GIVE_WAY_MAX 8u /* limit of the parked objects that are released to make room for one */
 
 void
 kvp_probe_init(kvp_protect_t *prot)
@@ -62,7 +61,7 @@ since_of(const kvp_probes_t *p, const kvp_obj_t *o)
     return p->tick - (uint16_t)((uint16_t)p->tick - o->probe_since);
 }
 
-/* The slot of the ring in which a parked object is; NULL = it is among the older ones. */
+/* Returns the slot of the ring in which a parked object is; NULL = it is on the list `older`. */
 static kvp_probe_slot_t *
 slot_of(kvp_probes_t *p, const kvp_obj_t *o)
 {
@@ -78,10 +77,10 @@ kvp_probe_advance(kvp_protect_t *prot)
     uint64_t now = prot->ctx->now_ns / KVP_PROBE_TICK_NS;
     uint64_t end = p->tick + kvp_min_u64(now - p->seen, p->ring_n);
 
-    /* After a stall of any length each slot is emptied once, and all probes are over. The rest of
-     * the stall is skipped, because ages that grew by it would wrap. */
+    /* However long this thread was stalled, each slot is emptied at most once; then all probes have expired. The rest
+     * of the stall is skipped, because ages that grew by it would wrap. */
     while (p->tick < end) {
-        kvp_probe_slot_t *slot = slot_at(p, ++p->tick); /* its contents are ring_n ticks old now */
+        kvp_probe_slot_t *slot = slot_at(p, ++p->tick); /* the objects in this slot are ring_n ticks old now */
 
         kvp_objlist_append(prot->cat->index, &p->older, &slot->list);
         slot->bytes = 0;
@@ -110,7 +109,7 @@ come_back(kvp_protect_t *prot, uint32_t oid)
     kvp_victim_back(prot, oid);
 }
 
-/* ---- the bound of all probes */
+/* ---- the limit of all probed bytes */
 static bool
 is_over_bound(const kvp_protect_t *prot, uint64_t more)
 {
@@ -151,12 +150,13 @@ kvp_probe_begin(kvp_protect_t *prot, uint32_t oid)
 {
     kvp_obj_t *o = kvp_obj(prot->cat->index, oid);
 
-    if (o->list == KVP_OBJLIST_PROBED) come_back(prot, oid); /* its last probe is over, and its turn has not come */
+    /* its last probe has expired, but it was not released yet */
+    if (o->list == KVP_OBJLIST_PROBED) come_back(prot, oid);
     o->has_probe = 1;
     o->probe_since = (uint16_t)prot->probes.tick;
 }
 
-/* Returns the beginning of the oldest parked row; UINT64_MAX = none. */
+/* Returns the tick of the first probe of the oldest parked object; UINT64_MAX = none. */
 static uint64_t
 oldest_since(const kvp_probes_t *p)
 {
@@ -176,11 +176,11 @@ kvp_probe_protects(const kvp_protect_t *prot, uint32_t unit)
     if (!kvp_probe_is_live(prot, o) || p->tick - since >= p->lasts) return false;
     if (o->list == KVP_OBJLIST_PROBED) return true;
     if (o->is_asking_counted == 0 || o->is_beyond_share != 0) return false;
-    /* Over the bound, parked objects give way only to a younger row. */
+    /* Over the limit, parked objects make room only for an object with a later first probe. */
     return !is_over_bound(prot, kvp_victim_bytes(prot, unit)) || oldest_since(p) < since;
 }
 
-/* ---- victims among the parked objects */
+/* ---- eviction candidates among the parked objects */
 static uint32_t
 first_from(kvp_probes_t *p, uint64_t tick)
 {
@@ -199,7 +199,7 @@ kvp_probe_victim(kvp_protect_t *prot, uint32_t after)
     if (o != NULL && o->next != KVP_OID_NONE) return o->next;
     if (o != NULL && slot_of(p, o) != NULL) return first_from(p, since_of(p, o) + 1);
     if (o == NULL && p->older.n > 0) return p->older.oldest;
-    /* Nothing in the ring is older than first: what is empty is not looked at again and again. */
+    /* No object in the ring is older than `first`: empty slots are not searched again and again. */
     p->first = kvp_max_u64(p->first, p->tick - p->lasts);
     while (p->first < p->tick && slot_at(p, p->first)->list.n == 0)
         p->first++;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Probes: an object with a recent EXISTS is evicted only as a last resort. */
+ * Probes: an object for which EXISTS recently asked is evicted only as a last resort. */
 #ifndef KVP_MASTER_CORE_PROTECT_PROBE_H
 #define KVP_MASTER_CORE_PROTECT_PROBE_H
 
@@ -12,7 +12,7 @@
 void kvp_probe_init(kvp_protect_t *prot);
 void kvp_probe_fini(kvp_protect_t *prot);
 void kvp_probe_advance(kvp_protect_t *prot); /* called at the beginning of every input */
-void kvp_probe_begin(kvp_protect_t *prot, uint32_t oid); /* a probe without a live one before it, or after a use */
+void kvp_probe_begin(kvp_protect_t *prot, uint32_t oid); /* first probe of a new row */
 static inline bool
 kvp_probe_is_live(const kvp_protect_t *prot, const kvp_obj_t *o)
 {
@@ -20,14 +20,14 @@ kvp_probe_is_live(const kvp_protect_t *prot, const kvp_obj_t *o)
 
     return o->has_probe != 0 && left > 0 && left <= prot->probes.lasts;
 }
-/* kvp_probe_share: bytes that all probes together protect at most. */
+/* kvp_probe_share returns the limit of the bytes that all probes together protect. */
 static inline uint64_t
 kvp_probe_share(const kvp_protect_t *prot)
 {
     return KVP_RULE(PROBE_SHARE) ? prot->ctx->st.size_bytes / 4 : UINT64_MAX;
 }
-/* kvp_probe_batch_share: how many objects of one message are protected, by the mean size of an
- * object: to look at the size of each would cost more than all else. */
+/* kvp_probe_batch_share returns how many objects of one message are protected. It uses the mean size of an object,
+ * because looking up the size of each would cost too much. */
 static inline uint64_t
 kvp_probe_batch_share(const kvp_protect_t *prot)
 {
@@ -35,16 +35,15 @@ kvp_probe_batch_share(const kvp_protect_t *prot)
 
     return kvp_probe_share(prot) / kvp_max_u64(1, st->used_bytes / kvp_max_u64(1, st->objects));
 }
-/* A removal that heeds probes is answered HELD for the lease time after a probe at most, and for a
- * tick less at least: who has waited for the lease time is not refused. */
+/* Returns true if a removal that respects probes must be answered HELD. This holds for at most the lease time after a
+ * probe, and ends up to a tick earlier, so that a client that has waited for the lease time is not refused. */
 static inline bool
 kvp_probe_holds(const kvp_protect_t *prot, const kvp_obj_t *o)
 {
     return kvp_probe_is_live(prot, o) && (uint16_t)(o->probe_until - (uint16_t)prot->probes.tick) > prot->probes.spare;
 }
-/* kvp_probe_leave leaves one on an object; of a group: its lead. is_beyond: its message has asked
- * for its share before. Of a group the member that is asked for first decides, and what protects an
- * object already goes on. */
+/* kvp_probe_leave records a probe of an object (for a group: of its lead). is_beyond: the message's share of
+ * protected objects is used up. In a group, the first probed member decides; an existing protection continues. */
 static inline void
 kvp_probe_leave(kvp_protect_t *prot, uint32_t oid, bool is_beyond)
 {
@@ -55,12 +54,12 @@ kvp_probe_leave(kvp_protect_t *prot, uint32_t oid, bool is_beyond)
     if (o->probe_until != until && o->list != KVP_OBJLIST_PROBED) o->is_beyond_share = is_beyond;
     o->probe_until = until;
 }
-/* kvp_probe_protects: the object goes only when nothing else can. */
+/* kvp_probe_protects returns true if the object may be evicted only when no other object can. */
 bool kvp_probe_protects(const kvp_protect_t *prot, uint32_t unit);
 void kvp_probe_park(kvp_protect_t *prot, uint32_t oid); /* parks a protected victim */
-void kvp_probe_forget(kvp_protect_t *prot, uint32_t oid); /* removes it from the parked ones, if it is there */
+void kvp_probe_forget(kvp_protect_t *prot, uint32_t oid); /* removes a parked object from its list */
 uint32_t kvp_probe_victim(kvp_protect_t *prot,
-                          uint32_t after); /* the parked ones, in their order; KVP_OID_NONE at the end */
+                          uint32_t after); /* the next parked object by `since`; KVP_OID_NONE at the end */
 void kvp_probe_tick(kvp_protect_t *prot);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Protection from eviction, and the order of the other objects. */
+ * The protection of objects from eviction, and the order of the unprotected objects. */
 #ifndef KVP_MASTER_CORE_PROTECT_PROTECTION_H
 #define KVP_MASTER_CORE_PROTECT_PROTECTION_H
 
@@ -23,47 +23,49 @@ typedef struct {
 
 typedef struct {
     uint64_t tick;
-    uint64_t seen; /* the time that was looked at last, in ticks */
-    uint64_t first; /* nothing in the ring is from before */
-    uint64_t n, bytes; /* parked objects, and the bytes that they hold */
-    uint16_t lasts; /* ticks */
-    uint16_t spare; /* of these, the last ones, in which a removal goes on: the lease time may be over */
+    uint64_t seen; /* the time of the last kvp_probe_advance, in ticks */
+    uint64_t first; /* no object in the ring was first probed before this tick */
+    uint64_t n, bytes; /* number of parked objects, and their bytes */
+    uint16_t lasts; /* how long a probe protects, in ticks */
+    uint16_t spare; /* in its last `spare` ticks a probe does not stop a removal, because the lease time may be over */
     uint32_t ring_n;
-    kvp_probe_slot_t *ring; /* parked, by the tick of the first probe, modulo ring_n */
+    kvp_probe_slot_t *ring; /* parked objects by the tick of their first probe, modulo ring_n */
     kvp_objlist_t older;
-    uint32_t cursor; /* the next of them to examine */
+    uint32_t cursor; /* the next object of `older` to release */
 } kvp_probes_t;
 
-/* What keeps objects from going: tickets, leases, probes, pins and groups, and the lists of what may go. */
+/* The protection of objects: tickets, leases, probes, pins and groups, and the lists of candidates for eviction. */
 typedef struct kvp_protect {
-    kvp_ctx_t *ctx; /* borrowed, */
-    kvp_journal_t *log; /* and these */
+    kvp_ctx_t *ctx; /* borrowed */
+    kvp_journal_t *log; /* borrowed */
     kvp_catalog_t *cat;
     kvp_sessions_t *peers;
 
-    kvp_objlist_t pinned; /* what goes after all that is on the tenants' lists: pinned softly, in the order of uses */
+    /* softly pinned objects in the order of uses; evicted after all objects on the tenants' lists */
+    kvp_objlist_t pinned;
     kvp_probes_t probes;
 
     kvp_list_t leases, leasing;
-    kvp_list_t on_log[2]; /* answers that wait until their promises are written; until they are synced */
-    kvp_heap_t deferred; /* by the time when they are answered come what may */
+    /* [0]: answers that wait until their promises are written to the log; [1]: until the log is synced */
+    kvp_list_t on_log[2];
+    kvp_heap_t deferred; /* deferred answers, by the time at which each is sent in any case */
 
-    /* gone.c */
-    kvp_digestmap_t gone; /* keys -> removed versions (up to this one), while nodes may report some of them */
-    uint32_t gone_read; /* of these, the ones from an earlier master's log */
-    uint32_t gone_pruned; /* entries left after the last pruning */
-    bool is_gone_full; /* no room for further removals: reports are not trusted any more */
+    /* Fields of gone.c. */
+    kvp_digestmap_t gone; /* key -> highest removed version, while nodes may report removed objects */
+    uint32_t gone_read; /* number of entries that come from an earlier master's log */
+    uint32_t gone_pruned; /* number of entries left after the last pruning */
+    bool is_gone_full; /* flag: the map is full, so reports are not trusted any more */
 
     kvp_ptab_t tickets;
     uint64_t ticket_seq;
-    kvp_list_t ending; /* tickets that are releasing their objects */
-    kvp_heap_t expiries; /* reservations, by the time when they end */
+    kvp_list_t ending; /* ended tickets that are releasing their objects in slices */
+    kvp_heap_t expiries; /* reservations by the time at which they end */
 
     kvp_ptab_t groups;
-    kvp_umap_t group_numbers; /* hash -> the first group with that hash */
-    kvp_list_t doomed; /* memberships: their objects are still to be dropped */
-    kvp_list_t leavers; /* memberships whose owner's session is over */
-    kvp_list_t orphans; /* that were reported, and whose group is not whole */
+    kvp_umap_t group_numbers; /* hash -> number of the first group with this hash */
+    kvp_list_t doomed; /* memberships of doomed groups, whose objects must still be dropped */
+    kvp_list_t leavers; /* memberships whose owner's session has ended */
+    kvp_list_t orphans; /* reported memberships whose group is incomplete */
     uint64_t doomed_bytes;
 } kvp_protect_t;
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tickets: holds (a get under way) and reservations (a lookup). An object with a ticket is no
- * candidate for eviction. Reservations expire. Bounds: a quarter of the pool, a twentieth a client.
+ * Tickets: holds (a get in progress) and reservations (a lookup). An object with a ticket is no candidate for
+ * eviction. Reservations expire. Limits: a quarter of the pool for all reservations, a twentieth for one client.
  *
- * Design notes. The end of a hold is a use. The end of a reservation alone is none: a client that
- * only looks up would keep objects that are never read. It counts as a use of all its objects if
- * the last of them was read meanwhile, because then the earlier blocks of the chain were read as
- * well or were in the reader's own memory; or if the first absent key was put meanwhile. Objects
- * used since its beginning have had their use. Any client's reads and puts count: a process that
- * looks up for an engine's workers is not one of them. */
+ * Design notes. The end of a hold is a use of its object. The end of a reservation alone is not a use: otherwise a
+ * client that only looks up would keep objects that are never read. A reservation counts as a use of all its objects
+ * if the last of them was read meanwhile, because then the earlier blocks of the chain were read as well or were in
+ * the reader's own memory; or if the first absent key was put meanwhile. Objects that were used since the reservation
+ * began are not counted again. Reads and puts of any client count, because the process that looks up is often another
+ * one than the engine's workers. */
 #include "master/core/protect/ticket.h"
 
 #include "common/hash.h"
@@ -56,7 +56,7 @@ object_take(kvp_protect_t *prot, uint32_t oid)
     kvp_obj_count_held(prot->cat, o, 1);
 }
 
-/* Applies the end of a reservation to one of its units. */
+/* Ends a reservation of one unit: a use of it, or not. */
 static void
 unreserve_unit(kvp_protect_t *prot, const kvp_ticket_t *t, uint32_t unit)
 {
@@ -107,7 +107,7 @@ object_bytes(const kvp_protect_t *prot, uint32_t oid)
 {
     const kvp_obj_t *o = kvp_obj(prot->cat->index, oid);
 
-    /* A ticket protects all copies; for an object on a tier only, the copy that is being loaded. */
+    /* A ticket protects all copies. For an object that is only on a tier it protects the copy that is being loaded. */
     return kvp_obj_is_on_tier_alone(prot->cat, o) ? kvp_extent_bytes(kvp_obj_len(prot->cat, o))
                                                   : kvp_obj_bytes(prot->cat, o);
 }
@@ -116,13 +116,13 @@ bool
 kvp_ticket_may_take(const kvp_protect_t *prot, const kvp_session_t *s, const uint32_t *oids, uint32_t n)
 {
     if (s->tickets_n >= KVP_TICKETS_MAX || n > KVP_TICKET_OBJECTS_MAX - s->ticket_objects) return false;
-    /* All n may name the same object. */
+    /* All n entries may be the same object. */
     for (uint32_t i = 0; i < n; i++)
         if (kvp_obj(prot->cat->index, oids[i])->tickets > KVP_OBJ_TICKETS_MAX - n) return false;
     return true;
 }
 
-/* A ticket's id is its number, with a count above it, because numbers are reused. */
+/* Makes a ticket's id from its number and a count in the upper bits, because numbers are reused. */
 static uint64_t
 make_id(kvp_protect_t *prot, uint32_t number)
 {
@@ -232,8 +232,9 @@ kvp_ticket_grantable_groups(const kvp_protect_t *prot, const kvp_session_t *s, k
     return i;
 }
 
-/* ---- the end */
-/* A use that itself came of asking is no read. */
+/* ---- the end of a ticket */
+/* Returns true if the last object of the reservation was read since it began. Uses by probes, look-ups or loads are no
+ * reads. */
 static bool
 was_last_read(kvp_protect_t *prot, const kvp_ticket_t *t)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tickets: protection from eviction for a client, until release or expiry. */
+ * Tickets: a ticket protects objects from eviction for a client, until it is released or expires. */
 #ifndef KVP_MASTER_CORE_PROTECT_TICKET_H
 #define KVP_MASTER_CORE_PROTECT_TICKET_H
 
@@ -10,45 +10,45 @@
 #include "master/core/protect/group.h"
 #include "master/core/session/session.h"
 
-#define KVP_TICKETS_MAX 16384u /* a client's */
-#define KVP_TICKET_OBJECTS_MAX (1u << 20) /* in all tickets of a client */
+#define KVP_TICKETS_MAX 16384u /* limit of one client's tickets */
+#define KVP_TICKET_OBJECTS_MAX (1u << 20) /* limit of the objects in all tickets of one client */
 
 typedef enum { KVP_TICKET_HOLD, KVP_TICKET_RESERVE } kvp_ticket_kind_t;
 
 typedef struct kvp_ticket {
-    kvp_list_t link; /* session->tickets, or protect->ending */
-    kvp_session_t *session; /* NULL = it is no ticket any more, and lets go of its objects in slices */
+    kvp_list_t link; /* link in session->tickets, or in protect->ending */
+    kvp_session_t *session; /* NULL = the ticket has ended and is releasing its objects in slices */
     uint64_t id;
-    kvp_heapnode_t expiry; /* RESERVE: in protect->expiries */
+    kvp_heapnode_t expiry; /* of a reservation: entry in protect->expiries */
     uint64_t bytes;
     uint32_t number;
     uint32_t n;
     kvp_ticket_kind_t kind;
-    uint32_t *oids; /* owned */
-    kvp_group_t **groups; /* owned, in their place: a reservation of groups */
-    /* For a reservation, to decide at its end whether it is a use of its objects: */
-    uint32_t mark; /* clock of uses at its beginning */
-    bool has_hole; /* some requested key was absent, */
-    kvp_digest_t hole; /* this first, */
-    uint32_t tenant; /* by its id, */
-    uint64_t version; /* and versions up to this one are older */
+    uint32_t *oids; /* owned array of n objects; NULL for a reservation of groups */
+    kvp_group_t **groups; /* owned array of n groups; NULL for a ticket on objects */
+    /* These fields of a reservation decide at its end whether it counts as a use of its objects. */
+    uint32_t mark; /* clock of uses when the reservation began */
+    bool has_hole; /* flag: a requested key was absent */
+    kvp_digest_t hole; /* digest of the first absent key */
+    uint32_t tenant; /* tenant id of the absent key */
+    uint64_t version; /* an object of the absent key with a higher version was put after the look-up */
     bool is_judged, is_use;
 } kvp_ticket_t;
 
-/* kvp_ticket_may_take: within the client's bound, and every object has room for one more ticket. */
+/* kvp_ticket_may_take returns true if the client is below its limits, and every object can have n more tickets. */
 bool kvp_ticket_may_take(const kvp_protect_t *prot, const kvp_session_t *s, const uint32_t *oids, uint32_t n);
 uint64_t kvp_ticket_take_groups(kvp_protect_t *prot, kvp_session_t *s, kvp_group_t *const *groups, uint32_t n,
                                 uint64_t ttl_ns);
 uint64_t kvp_ticket_take(kvp_protect_t *prot, kvp_session_t *s, kvp_ticket_kind_t kind, const uint32_t *oids,
                          uint32_t n, uint64_t ttl_ns);
 void kvp_ticket_note_hole(kvp_protect_t *prot, uint64_t id,
-                          kvp_digest_t hole); /* the first absent key of the look-up */
+                          kvp_digest_t hole); /* records the first absent key of the look-up */
 void kvp_ticket_release(kvp_protect_t *prot, kvp_session_t *s, uint64_t id);
-/* kvp_ticket_drop takes a ticket from its session; its objects are let go of by kvp_ticket_end_some. */
+/* kvp_ticket_drop takes a ticket from its session; kvp_ticket_end_some releases its objects in slices. */
 void kvp_ticket_drop(kvp_protect_t *prot, kvp_ticket_t *t);
 void kvp_ticket_end_some(kvp_protect_t *prot);
 void kvp_ticket_tick(kvp_protect_t *prot);
-/* How many of the objects, from the first on, may be reserved within the bounds. */
+/* Returns how many of the objects or groups, from the first one on, may be reserved within the limits. */
 uint32_t kvp_ticket_grantable(const kvp_protect_t *prot, const kvp_session_t *s, const uint32_t *oids, uint32_t n);
 uint32_t kvp_ticket_grantable_groups(const kvp_protect_t *prot, const kvp_session_t *s, kvp_group_t *const *groups,
                                      uint32_t n);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attempts: their beginning and end. catalog/staged.c has their records. */
+ * Begins and ends put attempts. catalog/staged.c has their records. */
 #include "master/core/put/attempt.h"
 
 #include "common/list.h"
@@ -77,8 +77,7 @@ kvp_attempt_close(kvp_puts_t *pq, kvp_attempt_t *a)
 }
 
 /* ---- ends */
-/* Sets err for this key of an unanswered message. The caller sends the answer when every key is
- * decided. */
+/* Sets the error for this attempt's key in an unanswered message. The caller answers when all its keys are decided. */
 static void
 refuse_key(kvp_attempt_t *a, kvp_err_t err)
 {
@@ -96,7 +95,7 @@ kvp_attempt_owner(const kvp_attempt_t *a, bool is_drained)
     return is_drained || a->req != NULL || !KVP_RULE(OWNER_OF_ABORTED) ? 0 : a->session->incarnation;
 }
 
-/* Takes the record away with the attempt. */
+/* Removes the attempt together with its object's record. */
 static void
 drop_object(kvp_puts_t *pq, kvp_attempt_t *a, uint64_t owner, kvp_deferred_t *deferred)
 {
@@ -124,8 +123,9 @@ kvp_attempt_refuse(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_deferr
     drop_object(pq, a, kvp_attempt_owner(a, is_drained), deferred);
 }
 
-/* The writer may be stopped in the middle of a store and continue at any time: its extents stay in
- * quarantine until the node's proof, or the writer's own statement. */
+/* Aborts the attempt of a silent writer. The writer may be stopped in the middle of a write and continue at any time,
+ * so its extents stay in quarantine until the node proves that it cannot write, or the writer itself reports that it
+ * is drained. */
 static void
 take_from_silent(kvp_puts_t *pq, kvp_attempt_t *a)
 {
@@ -171,7 +171,7 @@ kvp_attempt_lose_copy(kvp_puts_t *pq, uint32_t oid, const kvp_place_t *at)
     kvp_place_t places[KVP_REPLICAS_MAX];
 
     if (kvp_obj_places(pq->cat, kvp_obj(pq->cat->index, oid), places) == 1 && kvp_list_is_empty(&a->claims)) {
-        refuse_key(a, KVP_RETRY_AFTER); /* the writer never learned of this place */
+        refuse_key(a, KVP_RETRY_AFTER); /* the answer was not sent, so the writer does not know this place */
         drop_object(pq, a, 0, NULL);
         return;
     }

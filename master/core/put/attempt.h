@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attempts: what a writer has begun and not ended.
- */
+ * Put attempts: writes of objects that were begun and have not ended. */
 #ifndef KVP_MASTER_CORE_PUT_ATTEMPT_H
 #define KVP_MASTER_CORE_PUT_ATTEMPT_H
 
@@ -13,28 +12,29 @@
 typedef struct kvp_put_req kvp_put_req_t;
 typedef struct kvp_deferred kvp_deferred_t;
 
-#define KVP_ATTEMPTS_MAX 262144u /* of all clients: about 150 MB of memory */
+#define KVP_ATTEMPTS_MAX 262144u /* limit of the attempts of all clients together: about 150 MB of memory */
 
 kvp_attempt_t *kvp_attempt_find(const kvp_puts_t *pq, const kvp_session_t *s, uint64_t id); /* NULL = none */
 kvp_attempt_t *kvp_attempt_open(kvp_puts_t *pq, kvp_put_req_t *p, uint32_t at, const kvp_wire_put_t *put,
                                 const kvp_wire_group_t *group, uint32_t oid);
-void kvp_attempt_close(kvp_puts_t *pq, kvp_attempt_t *a); /* ends it; the object stays */
-/* kvp_attempt_take ends it if its writer has ended or was silent too long: the key is then free.
- * False: it lives. */
+void kvp_attempt_close(kvp_puts_t *pq, kvp_attempt_t *a); /* frees the attempt; its object stays */
+/* kvp_attempt_take aborts the attempt if its writer's session has ended or was silent too long, so that another
+ * writer can put the key. Returns false if the attempt continues. */
 bool kvp_attempt_take(kvp_puts_t *pq, kvp_attempt_t *a);
-/* kvp_attempt_abort ends it with its object. An unanswered message gets err for it. */
+/* kvp_attempt_abort ends the attempt and removes its object. If its message is not answered yet, the key gets the
+ * error err. */
 void kvp_attempt_abort(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_err_t err);
-/* kvp_attempt_refuse: its commit is refused; the deferred reply is sent once its sealed extents are
- * dead, or after a time limit. */
+/* kvp_attempt_refuse ends an attempt whose commit is refused; the deferred reply is sent when its sealed extents are
+ * unreadable, or after a time limit. */
 void kvp_attempt_refuse(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_deferred_t *deferred);
-/* kvp_attempt_void: its key turned out to be committed, or another key has its digest; its client
- * gets err. */
+/* kvp_attempt_void ends an attempt whose key turned out to be committed, or whose digest belongs to another key; its
+ * client gets err. */
 void kvp_attempt_void(kvp_puts_t *pq, kvp_attempt_t *a, kvp_err_t err);
-/* Returns the writer that may still store to its places; 0 = none. A writer that never learned of
- * them does not count. */
+/* Returns the incarnation of the writer that may still write to the attempt's extents; 0 = none. A writer that was
+ * not told the extents cannot. */
 uint64_t kvp_attempt_owner(const kvp_attempt_t *a, bool is_drained);
 void kvp_attempt_lose_copy(kvp_puts_t *pq, uint32_t oid, const kvp_place_t *at); /* the memory of the copy is lost */
 void kvp_attempt_abort_over(kvp_puts_t *pq,
-                            kvp_attempt_t *a); /* of a session that is over; its message goes with its last */
+                            kvp_attempt_t *a); /* of a session that is over; ends the message with its last attempt */
 
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Puts under way.
- */
+ * The puts in progress. */
 #ifndef KVP_MASTER_CORE_PUT_PUTS_H
 #define KVP_MASTER_CORE_PUT_PUTS_H
 
@@ -11,23 +10,23 @@
 #include "master/core/session/peers.h"
 #include "master/core/space/space.h"
 
-#define KVP_PUT_WHEEL 1024u /* a list for each tick in which a waiting put may be due */
+#define KVP_PUT_WHEEL 1024u /* number of lists of waiting puts, one for each tick in which their wait ends */
 
-/* Puts under way, and those of them that wait for space. */
+/* The puts in progress, and the queue of those that wait for space. */
 typedef struct kvp_puts {
-    kvp_ctx_t *ctx; /* borrowed, */
+    kvp_ctx_t *ctx; /* borrowed, as the four pointers below */
     kvp_catalog_t *cat;
     kvp_sessions_t *peers;
     kvp_protect_t *prot;
     kvp_space_t *space;
 
-    uint64_t started_ns; /* the master */
+    uint64_t started_ns; /* start time of the master */
     kvp_list_t waiting; /* keys without a window, in the order of arrival */
     kvp_list_t reqs[KVP_PUT_WHEEL]; /* messages by the tick of their due_ns */
-    uint64_t put_tick; /* the last examined one */
-    uint64_t waiting_attempts; /* of which some copy has no place yet */
-    uint64_t claims; /* keys that wait for a window of theirs */
-    bool is_leaving; /* some windows are still to be given up, in segments that take no puts */
+    uint64_t put_tick; /* the last tick whose list was examined */
+    uint64_t waiting_attempts; /* number of attempts of which a copy has no place yet */
+    uint64_t claims; /* number of keys that wait for their claimed window */
+    bool is_leaving; /* flag: windows in segments that accept no puts are still to be given up */
 } kvp_puts_t;
 
 #endif

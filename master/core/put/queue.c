@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Puts that wait for space. A message is answered once, when every key of it is decided. A copy
- * that found no free extent waits in the order of arrival, claims a window of extents that are
- * being retired, and gets its place when the last of them is free. Each copy of an object waits on
- * its own, and one copy suffices. */
+ * The queue of puts that wait for space. A PutBegin message is answered once, when each of its keys has a place or is
+ * refused. A copy that found no free extent waits in the order of arrival, claims a window of extents that are being
+ * retired, and gets its place when the last of them is free. Each copy of an object waits separately; one is enough. */
 #include "master/core/put/queue.h"
 
 #include "common/buf.h"
@@ -29,12 +28,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define RETRY_MS 10u /* retry time of a refused client, */
-#define RETRY_GRANTED_MS 1u /* and of a client that was granted a part, after it has committed this */
-#define MOUNT_WAIT_NS KVP_MS(10000) /* after a master's start, nodes are expected for so long */
+#define RETRY_MS 10u /* time after which a refused client retries */
+/* the same for a client that was granted some keys: it retries after it has committed them */
+#define RETRY_GRANTED_MS 1u
+#define MOUNT_WAIT_NS KVP_MS(10000) /* nodes are expected for this time after a master's start */
 
-/* ---- reasons for a lack of room */
-/* A segment may be mounted soon, or again. */
+/* ---- reasons for a lack of space */
+/* Returns true if a node may mount a segment soon, for the first time or after a loss. */
 bool
 kvp_put_may_nodes_come(const kvp_puts_t *pq)
 {
@@ -49,27 +49,31 @@ kvp_put_may_nodes_come(const kvp_puts_t *pq)
     return false;
 }
 
-/* Also when its node has just answered, and the next look at it is still to come. */
+/* Returns true if puts skip a segment whose node does not answer, also if it has answered just now and was not
+ * examined again yet. */
 static bool
 is_some_passed_over(const kvp_puts_t *pq)
 {
     return pq->cat->slow_n > 0 && pq->cat->slow_n < pq->cat->up_n;
 }
 
-/* Something will become free or evictable without anybody's removing it. */
+/* Returns true if space will become free or evictable without a client's removal of objects. */
 static bool
 is_space_coming(const kvp_puts_t *pq)
 {
     if (!KVP_RULE(SPACE_COMES)) return false;
-    if (pq->claims > 0) return true; /* objects written there can be evicted later */
-    if (kvp_takeover_may_tickets_come(pq->peers)) return true; /* and unclaimed objects */
-    if (!kvp_list_is_empty(&pq->cat->taking)) return true; /* the chunk is its taker's before long, or open again */
+    if (pq->claims > 0) return true; /* the objects for which the windows are claimed can be evicted later */
+    /* objects whose tickets no client restores will be evictable */
+    if (kvp_takeover_may_tickets_come(pq->peers)) return true;
+    /* the chunk will go to the taking tenant, or be open again */
+    if (!kvp_list_is_empty(&pq->cat->taking)) return true;
     return pq->ctx->st.retiring_bytes > 0 || pq->space->writing_bytes > 0 ||
            pq->ctx->st.attempts > pq->waiting_attempts || pq->ctx->st.held_bytes + pq->ctx->st.reserved_bytes > 0 ||
            is_some_passed_over(pq) || kvp_put_may_nodes_come(pq);
 }
 
-/* All that may be evicted was looked at, and nothing has changed since. */
+/* Returns the error for a key without space: NO_SPACE if everything evictable was searched, nothing has changed
+ * since, and no space will come; else RETRY_AFTER. */
 kvp_err_t
 kvp_put_key_refusal(const kvp_puts_t *pq, const kvp_put_key_t *k)
 {
@@ -78,7 +82,7 @@ kvp_put_key_refusal(const kvp_puts_t *pq, const kvp_put_key_t *k)
     return is_sure && !is_space_coming(pq) ? KVP_NO_SPACE : KVP_RETRY_AFTER;
 }
 
-/* The reason of a NO_SPACE, and of a RETRY_AFTER, for a person. */
+/* Writes the reason of a NO_SPACE error for the log and the user. */
 static char *
 explain_full(const kvp_puts_t *pq, const kvp_tenant_t *t, char *buf, size_t len)
 {
@@ -152,7 +156,7 @@ kvp_put_req_end(kvp_put_req_t *p)
     free(p);
 }
 
-/* The copies in the order in which the client will name them. */
+/* Appends the attempt's copies to the answer, and records their order, because the client's commit refers to it. */
 static void
 append_places(kvp_puts_t *pq, kvp_attempt_t *a, kvp_buf_t *out)
 {
@@ -170,8 +174,8 @@ append_places(kvp_puts_t *pq, kvp_attempt_t *a, kvp_buf_t *out)
     }
 }
 
-/* A key refused for good may have waited for the others of its message: by the evictions for these,
- * or since, room may have come. */
+/* Replaces NO_SPACE by RETRY_AFTER if space may have come since: a refused key may have waited for the other keys of
+ * its message, while space was freed for them. */
 static void
 settle_refusals(kvp_puts_t *pq, kvp_put_req_t *p)
 {
@@ -214,7 +218,7 @@ kvp_put_req_answer(kvp_puts_t *pq, kvp_put_req_t *p)
         msg.detail = explain_wait(pq, why, sizeof why);
     out = kvp_reply_begin(pq->peers, p->session, &p->ask, &msg.base, &at);
     kvp_buf_append(out, p->objs, p->n * sizeof *p->objs);
-    kvp_list_foreach (pos, &p->attempts) /* in the order of their keys */
+    kvp_list_foreach (pos, &p->attempts) /* attempts are in the order of their keys */
         append_places(pq, kvp_list_entry(pos, kvp_attempt_t, of_req), out);
     kvp_frame_end(out, at);
     kvp_put_req_end(p);
@@ -253,7 +257,7 @@ end_evacuation(kvp_put_key_t *k)
     kvp_list_del(&k->evacuating);
 }
 
-/* Releases its window. */
+/* Releases the window that the key has claimed. */
 static void
 release_claim(kvp_puts_t *pq, kvp_put_key_t *k)
 {
@@ -301,7 +305,7 @@ kvp_put_key_done(kvp_puts_t *pq, kvp_put_key_t *k)
     if (p->left == 0) kvp_put_req_answer(pq, p);
 }
 
-/* Removes one copy; an object without another copy is refused. */
+/* Gives up one waiting copy. If the object has no other copy, granted or waiting, the key is refused. */
 void
 kvp_put_key_refuse(kvp_puts_t *pq, kvp_put_key_t *k, kvp_err_t err)
 {
@@ -318,14 +322,14 @@ kvp_put_key_refuse(kvp_puts_t *pq, kvp_put_key_t *k, kvp_err_t err)
     kvp_attempt_abort(pq, a, true, err);
 }
 
-/* Refuses every waiting key of the message, which answers it. */
+/* Refuses every waiting key of the message, and answers the message. */
 void
 kvp_put_req_refuse(kvp_puts_t *pq, kvp_put_req_t *p)
 {
     while (p->left > 0) {
         kvp_put_key_t *k = kvp_list_first(&p->keys, kvp_put_key_t, of_req);
 
-        /* Where some segments were passed over for its client's sake, not all was looked at. */
+        /* With a wish to avoid segments not all segments were searched, so the client may retry. */
         kvp_put_key_refuse(pq, k, p->wish.avoid_n > 0 ? KVP_RETRY_AFTER : kvp_put_key_refusal(pq, k));
     }
     kvp_put_req_answer(pq, p);
@@ -352,7 +356,7 @@ kvp_put_key_window_free(kvp_puts_t *pq, kvp_put_key_t *k)
     kvp_chunk_t *c = k->claim.chunk;
 
     release_claim(pq, k);
-    /* Its turn to leave a segment that takes no puts any more may not have come yet. */
+    /* The segment may have stopped accepting puts, and kvp_put_leave_segment has not released this claim yet. */
     if (c->segment->state == KVP_SEG_UP && kvp_place_alloc_in(pq->space, c, k->oid) == KVP_OK)
         kvp_put_key_done(pq, k);
     else
@@ -393,7 +397,7 @@ kvp_put_tick(kvp_puts_t *pq)
 {
     uint64_t now_tick = pq->ctx->now_ns / KVP_TICK_NS;
 
-    /* A wait is shorter than the wheel, so each list is looked at once however late it is. */
+    /* No wait is longer than a turn of the wheel, so each list is examined once, however late this call is. */
     if (now_tick - pq->put_tick > KVP_PUT_WHEEL) pq->put_tick = now_tick - KVP_PUT_WHEEL;
     while (pq->put_tick < now_tick) {
         kvp_list_t *list = &pq->reqs[(pq->put_tick + 1) % KVP_PUT_WHEEL];

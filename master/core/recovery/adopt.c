@@ -30,7 +30,7 @@ is_gone(const kvp_master_t *m, const kvp_told_t *t)
            KVP_RULE(GONE_IS_NOT_ADOPTED);
 }
 
-/* Returns whether the record is one more copy of the object. */
+/* Returns whether the reported record is one more copy of the object. */
 static bool
 may_join(const kvp_master_t *m, const kvp_obj_t *o, const kvp_segment_t *g, const kvp_told_t *t)
 {
@@ -89,7 +89,7 @@ kvp_told_make_way(kvp_master_t *m, const kvp_told_t *t)
         a = kvp_attempt_of(&m->cat, o);
         if (a->is_upsert && is_same) {
             kvp_objindex_unlink(m->cat.index, oid);
-            kvp_group_leave(&m->prot, oid); /* it joins when it replaces the object found in the index */
+            kvp_group_leave(&m->prot, oid); /* the attempt joins its group when it replaces the object in the index */
             return a;
         }
         kvp_attempt_void(&m->puts, a, is_same ? KVP_ALREADY : KVP_COLLISION);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Enters a log's records in the catalog: start-up's way from records to objects.
+ * Applies a log's records to the catalog: at start-up the objects are made from the records.
  *
  * Design notes.
- * - Records are in the order of events, so the last record of a key is right, and no two extents
- *   overlap at any time. While records are read, extents have no neighbours: allocators are open
- *   (kvp_slab_create_open), and are closed once, at the end.
- * - No extent is retired here: a removed object has no place. Its word may still be SEALED, which
- *   its node's report shows.
- * - A segment of the log is lost, like one whose node has just disconnected, and is_restored: its
- *   node's report is compared with it at the mount (recheck.c). */
+ * - Records are in the order of events, so the last record of a key is valid, and no two extents overlap at any time.
+ *   While records are read, extents have no neighbours: allocators are open (kvp_slab_create_open), and are closed
+ *   once, at the end.
+ * - No extent is retired here: a removed object has no place. Its state word in the node's memory may still be
+ *   SEALED, which the node's report shows.
+ * - A segment of the log is lost, like a segment whose node has just disconnected, and is_restored: at the mount the
+ *   node's report is compared with it (recheck.c). */
 #include "master/core/protect/gone.h"
 #include "master/core/recovery/apply.h"
 
@@ -30,7 +30,7 @@
 
 #include <string.h>
 
-/* Checks that a master of the term or an earlier one can have assigned the version. */
+/* Returns true if a master of this term or an earlier one can have assigned the version. */
 static bool
 is_of_terms(uint32_t term, uint64_t version)
 {
@@ -71,8 +71,8 @@ apply_segment(kvp_master_t *m, const kvp_jrec_segment_t *rec)
     return KVP_OK;
 }
 
-/* Its objects are recorded as removed one by one; until then they are kept, and dropped with the
- * segment at the end. */
+/* The log says that the segment was dropped. Its objects are recorded as removed one by one; the remaining ones are
+ * dropped with the segment at the end. */
 static kvp_err_t
 apply_segment_over(kvp_master_t *m, const kvp_jrec_over_t *rec)
 {
@@ -83,7 +83,7 @@ apply_segment_over(kvp_master_t *m, const kvp_jrec_over_t *rec)
     return KVP_OK;
 }
 
-/* Reports of objects older than this count only if the log has the objects. */
+/* Notes the generation of an OLDEST record: older objects that nodes report are valid only if the log has them. */
 static kvp_err_t
 apply_oldest(kvp_master_t *m, const kvp_jrec_oldest_t *rec, uint32_t term)
 {
@@ -142,7 +142,7 @@ enter_tier(kvp_master_t *m, uint32_t oid, const kvp_jrec_commit_t *rec, const kv
     return KVP_OK;
 }
 
-/* A base repeats most objects. */
+/* Returns true if the object exists as the record describes it: a base repeats most objects. */
 static bool
 is_said_already(const kvp_master_t *m, uint32_t oid, kvp_jrec_any_t *any)
 {
@@ -173,7 +173,7 @@ check_commit(const kvp_master_t *m, kvp_jrec_any_t *any, uint32_t term)
         return KVP_CORRUPT;
     if (lineage != NULL && lineage->is_told != 1) return KVP_CORRUPT;
     if (kvp_group_check_named(&rec->group) != KVP_OK) return KVP_CORRUPT;
-    for (uint32_t i = 1; i < rec->places_n; i++) /* one copy in a segment */
+    for (uint32_t i = 1; i < rec->places_n; i++) /* each copy must lie in another segment */
         for (uint32_t k = 0; k < i; k++)
             if (places[i].segment == places[k].segment) return KVP_CORRUPT;
     return kvp_digest_eq(rec->digest, digest) ? KVP_OK : KVP_CORRUPT;
@@ -231,13 +231,14 @@ apply_gone(kvp_master_t *m, const kvp_jrec_gone_t *rec, uint32_t term)
 
     if (!is_of_terms(term, rec->version)) return KVP_CORRUPT;
     if (oid != KVP_OID_NONE && kvp_obj_version(kvp_obj(m->cat.index, oid)) <= rec->version) kvp_enter_leave(m, oid);
-    /* An object that was lost with its memory may return with the memory. */
+    /* An object that was lost with its memory may return with the memory, so its version is not noted as removed. */
     note_gone(m, rec->digest, rec->why == KVP_GONE_LOST ? rec->version - 1 : rec->version);
     return KVP_OK;
 }
 
 /* ---- tenants */
-/* Names come before the first COMMIT of a tenant. Limits the unused ones. */
+/* Removes unused tenants if there are more than max. Tenant records come before the first COMMIT of a tenant, so a
+ * tenant without objects may still be needed. */
 static void
 prune_tenants(kvp_master_t *m, uint32_t max)
 {
@@ -255,7 +256,8 @@ apply_tenant(kvp_master_t *m, const kvp_jrec_tenant_t *rec, uint32_t term)
     kvp_tenant_t *t = kvp_tenant_find(&m->cat, rec->tenant);
 
     if (rec->min_version > 0 && !is_of_terms(term, rec->min_version)) return KVP_CORRUPT;
-    if (rec->min_version > 0 && rec->epoch == 0) { /* it owned no object any more */
+    /* the bumps were forgotten, because the tenant had no objects any more */
+    if (rec->min_version > 0 && rec->epoch == 0) {
         m->cat.forgotten_term = (uint32_t)(rec->min_version >> KVP_GEN_SEQ_BITS);
         if (t != NULL && t->min_version > 0 && t->min_version <= rec->min_version) kvp_tenant_forget_bumps(&m->cat, t);
         return KVP_OK;
@@ -289,8 +291,9 @@ kvp_apply(kvp_master_t *m, kvp_jrec_any_t *rec, uint32_t term)
     }
 }
 
-/* ---- the end */
-/* If the log's end may be missing, allocators stay open until the node has reported (recheck.c). */
+/* ---- the end of the log */
+/* Closes the allocators of the segment. If the log's end may be missing, they stay open until the node has reported
+ * (recheck.c). */
 static kvp_err_t
 close_segment(kvp_master_t *m, kvp_segment_t *g)
 {

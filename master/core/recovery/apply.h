@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Enters a log's records in the catalog. */
+ * Applies a log's records to the catalog. */
 #ifndef KVP_MASTER_CORE_RECOVERY_APPLY_H
 #define KVP_MASTER_CORE_RECOVERY_APPLY_H
 
@@ -8,10 +8,10 @@
 
 typedef struct kvp_master kvp_master_t;
 
-/* kvp_apply enters one record, of a master of the term or an earlier one. CORRUPT: no master would
- * have written it there. kvp_apply_end: after the last record; the state is as if all nodes had
- * just disconnected. CORRUPT: the records contradict each other. kvp_apply_forget: no record is
- * valid, except the bumps. */
+/* kvp_apply applies one record, which a master of the term or an earlier one wrote. CORRUPT: no master would have
+ * written the record at this place. kvp_apply_end is called after the last record: the state is then as if all nodes
+ * had just disconnected. CORRUPT: the records contradict each other. kvp_apply_forget discards everything that the
+ * records said, except the bumps. */
 kvp_err_t kvp_apply(kvp_master_t *m, kvp_jrec_any_t *rec, uint32_t term) KVP_MUST_USE;
 kvp_err_t kvp_apply_end(kvp_master_t *m) KVP_MUST_USE;
 void kvp_apply_forget(kvp_master_t *m);

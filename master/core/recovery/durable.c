@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The log as an output: answers, orders and commits that wait until their records are written, or
- * synced. Without a journal in the shell these functions have no effect.
+ * The durability of the log: answers, orders and commits wait until their records are written, or synced. If the
+ * shell keeps no log, these functions have no effect.
  *
- * - Every event takes effect in the index at once, so only promises wait. An answer "committed" or
- *   "removed" waits for all earlier records: a commit until it is written; a removal, an upsert or
- *   a bump until it is synced, because an SSD survives a power loss that the log's end may not.
- *   Readers may see an unwritten commit, and lose it again with the master, as in a race with its
- *   writer.
- * - Extents that a new version replaces are retired when the new version's commit is written: a
- *   master that died in between would leave neither version.
- * - An eviction is only written, in order: a later put of the key writes after it. */
+ * - Every event takes effect in the index at once; only promises wait. An answer "committed" or "removed" waits for
+ *   all earlier records: a commit until it is written; a removal, an upsert or a bump until it is synced, because an
+ *   SSD may survive a power loss that the log's end does not survive. Readers may see an unwritten commit, and lose
+ *   it again with the master, as in a race with its writer.
+ * - Extents that a new version replaces are retired when the new version's commit is written: otherwise a crash of
+ *   the master in between would leave neither version.
+ * - The record of an eviction is written in order, but nothing waits for it: a later put of the key writes its record
+ *   after it. */
 #include "master/core/recovery/durable.h"
 
 #include "common/mutate.h"
@@ -23,8 +23,8 @@
 
 #define OLDEST_NS KVP_MS(100)
 
-/* The order is fixed. If the step's budget is used up before everything due was released, the rest
- * waits for the next tick. */
+/* Continues everything that waited for the written or synced position, in a fixed order. If the step's budget is used
+ * up, the next tick continues. */
 static void
 release_all(kvp_master_t *m)
 {
@@ -69,7 +69,8 @@ kvp_durable_synced(kvp_master_t *m, uint64_t end)
     release_all(m);
 }
 
-/* While nodes may report objects that this master does not know, the last OLDEST stays valid. */
+/* Records OLDEST from time to time, if the log has grown. While nodes may report objects that this master does not
+ * know, the last OLDEST stays valid. */
 static void
 say_oldest(kvp_master_t *m)
 {
@@ -89,14 +90,14 @@ kvp_durable_tick(kvp_master_t *m)
     release_all(m);
 }
 
-/* Records all present objects again, after the part that may be lost. */
+/* A sync failed: records all present objects again, after the part of the log that may be lost. */
 void
 kvp_durable_unsynced(kvp_master_t *m, uint64_t end)
 {
     kvp_logbase_t *base = &m->base;
     bool is_said_behind = (base->is_basing || base->end > 0) && base->from >= end;
 
-    if (m->log.state != KVP_JOURNAL_OPEN) return; /* a standby's: the leader repeats it */
+    if (m->log.state != KVP_JOURNAL_OPEN) return; /* a standby does nothing: the leader repeats its objects */
     base->is_sync_broken = true;
     if (!is_said_behind) kvp_logbase_begin(m, false);
 }

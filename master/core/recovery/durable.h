@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Positions of the log that were reached, and what waited for them. */
+ * Continues the answers, orders and commits that wait for a position of the log. */
 #ifndef KVP_MASTER_CORE_RECOVERY_DURABLE_H
 #define KVP_MASTER_CORE_RECOVERY_DURABLE_H
 
@@ -7,10 +7,10 @@
 
 typedef struct kvp_master kvp_master_t;
 
-/* kvp_durable_written: the log survives this process up to the position; kvp_durable_synced: the
- * machine; kvp_durable_unsynced: a sync failed, and bytes before the position may be lost.
- * kvp_durable_wants_sync: an answer or a base waits for a sync. kvp_durable_tick continues what the
- * last step left, records OLDEST now and then, and continues a base. */
+/* kvp_durable_written: the log up to the position survives a crash of this process. kvp_durable_synced: it survives a
+ * crash of the machine. kvp_durable_unsynced: a sync failed, and bytes before the position may be lost.
+ * kvp_durable_wants_sync returns true if an answer or a base waits for a sync. kvp_durable_tick continues what the
+ * last step left, records OLDEST from time to time, and continues a base. */
 void kvp_durable_written(kvp_master_t *m, uint64_t end);
 void kvp_durable_synced(kvp_master_t *m, uint64_t end);
 void kvp_durable_unsynced(kvp_master_t *m, uint64_t end);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * State that is kept only as long as nodes may return with older memory: removed versions, and
- * bumps of tenants without objects. */
+ * Frees state that is kept only as long as nodes may connect with older memory: removed versions, and bumps of
+ * tenants without objects. */
 #include "master/core/recovery/forget.h"
 
 #include "common/list.h"
@@ -13,10 +13,10 @@
 #include "master/core/protect/gone.h"
 #include "master/core/session/takeover.h"
 
-#define LOOKS 1024u /* at tenants in a step */
-#define LOOKS_A_RECORD 64u /* to look at one costs less than to touch a record */
+#define LOOKS 1024u /* limit of the tenants that one step examines */
+#define LOOKS_A_RECORD 64u /* examining this many tenants costs as much as handling one record */
 
-/* Some node has not yet reported the SEALED extents of its older memory. */
+/* Returns true if a node has not yet reported the SEALED extents of its older memory. */
 static bool
 is_any_expected(const kvp_master_t *m)
 {
@@ -27,15 +27,15 @@ is_any_expected(const kvp_master_t *m)
     return is_any;
 }
 
-/* Only memory of older terms may have objects that this master does not see. */
+/* Returns true if this master sees all objects: no memory of older terms is missing or being reported. */
 static bool
 is_all_seen(const kvp_master_t *m)
 {
     return m->cat.lost_n == 0 && m->dropping == 0 && !kvp_gone_is_rebuilding(&m->prot) && m->reports == 0;
 }
 
-/* From now on memory whose last mount was before this term is not trusted: it may have objects that
- * the bumps removed. All present memory was mounted in this term, or is refused. */
+/* Forgets the bumps of a tenant without objects. From now on memory whose last mount was before this term is not
+ * trusted, because it may have objects that the bumps removed. All present memory was mounted in this term. */
 static void
 forget_bumps(kvp_master_t *m, kvp_tenant_t *t)
 {
@@ -62,7 +62,7 @@ forget_tenants(kvp_master_t *m)
     kvp_ctx_spend(&m->ctx, 1 + looks / LOOKS_A_RECORD);
 }
 
-/* After a standby took over, once every node of the log has reported. */
+/* After a standby took over with an incomplete log: records OLDEST when every node of the log has reported. */
 static void
 end_lack(kvp_master_t *m)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is kept only as long as nodes may come back with older memory.
- */
+ * Frees state that is kept only as long as nodes may connect with older memory. */
 #ifndef KVP_MASTER_CORE_RECOVERY_FORGET_H
 #define KVP_MASTER_CORE_RECOVERY_FORGET_H
 
@@ -8,6 +7,6 @@
 
 typedef struct kvp_master kvp_master_t;
 
-void kvp_forget_some(kvp_master_t *m); /* as far as the step's budget reaches */
+void kvp_forget_some(kvp_master_t *m); /* within the step's budget */
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A base of the log, and the present state for a reader that begins in the middle.
+ * A base of the log, and the present state for a reader that begins in the middle of the log.
  *
- * A base records everything once more, a slice at a time, between the records of new events. Each
- * record is valid for a version, so in any order of records the last record of a key is right. */
+ * A base records the whole state again, in slices, between the records of new events. Each record is valid for a
+ * version, so in any order of records the last record of a key is valid. */
 #include "master/core/recovery/logbase.h"
 
 #include "common/buf.h"
@@ -24,18 +24,19 @@
 #include "master/core/space/tiered.h"
 #include "proto/jrec.h"
 
-#define BASE_RECORDS 32u /* of a base in a step: about 30 us, which a request that comes meanwhile waits */
-/* Bytes of a base that are not written: a longer write keeps a processor busy that a look-up may want. */
+#define BASE_RECORDS 32u /* limit of the base's records in a step: about 30 us, by which a request may be delayed */
+/* Limit of a base's bytes that are not written yet: a longer write keeps a CPU busy that a look-up may need. */
 #define BASE_AHEAD_MAX (64u << 10)
 
-/* ---- a base */
+/* ---- recording a base */
 static bool
 is_base_walking(const kvp_master_t *m)
 {
     return m->base.cursor < kvp_min_u64(m->base.to, kvp_obj_limit(m->cat.index));
 }
 
-/* While nodes report, the set of objects is unknown. */
+/* Returns true if the next slice of a base can be recorded. A base does not end while nodes report, because the set
+ * of objects is unknown until then. */
 bool
 kvp_logbase_may_run(const kvp_master_t *m)
 {
@@ -54,7 +55,7 @@ say_again(kvp_master_t *m, const kvp_obj_t *o)
     kvp_record_places(&m->cat, o, kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, t->id));
 }
 
-/* Records the removal unless the version is still in memory or on a tier. */
+/* Records the removal of a version, unless the version, or an older one, is still committed. */
 static void
 say_if_gone(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
 {
@@ -65,8 +66,8 @@ say_if_gone(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
     if (KVP_RULE(SNAPSHOT_GONE)) kvp_record_gone(&m->cat, NULL, digest, version, KVP_GONE_REMOVED);
 }
 
-/* Records removed versions that may still be SEALED, or on a tier: a master without the log's end
- * trusts nodes, but not about these. Returns false if the step's budget is used up. */
+/* Records removed versions that may still be SEALED in memory, or on a tier. A master that lacks the log's end trusts
+ * the nodes' reports, but not about these versions. Returns false if the step's budget is used up. */
 static bool
 say_gone(kvp_master_t *m)
 {
@@ -123,11 +124,11 @@ kvp_logbase_begin(kvp_master_t *m, bool is_anew)
     base->from = m->log.end;
     base->end = 0;
     base->cursor = 0;
-    base->to = kvp_obj_limit(m->cat.index); /* later objects are recorded by themselves */
+    base->to = kvp_obj_limit(m->cat.index); /* later objects are recorded by their own commits */
     base->retire = base->drop = base->gone = 0;
     base->is_basing = true;
     base->is_based = false;
-    /* records before an `anew` base stay until it is complete: they contain removals */
+    /* Log files before a base with is_anew stay until this base is complete, because they contain removals. */
     if (!is_anew || m->log.end == 0) kvp_journal_mark_base(&m->log);
     kvp_journal_append_term(&m->log, KVP_JREC_BASE, is_anew);
     if (is_anew) base->is_relied_on = false;
@@ -146,7 +147,7 @@ kvp_logbase_begin(kvp_master_t *m, bool is_anew)
 
         if (t != NULL && (t->min_version > 0 || (t->chunks > 0 && t->name[0] != '\0'))) kvp_record_tenant(&m->cat, t);
     }
-    kvp_logbase_run(m); /* for an empty pool this is all of it */
+    kvp_logbase_run(m); /* for an empty pool this completes the base */
 }
 
 bool
@@ -174,7 +175,7 @@ kvp_logbase_forgotten(kvp_master_t *m, uint64_t file_bytes)
     m->base.file_bytes = file_bytes;
 }
 
-/* ---- for others */
+/* ---- the present state, for readers that begin in the middle of the log */
 static void
 append_alone(kvp_buf_t *out, kvp_jrec_any_t *rec, kvp_jrec_kind_t kind)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Loss: a segment whose node disconnected, or is slow. While the node may return nothing happens;
- * later the segment is dropped: a walk over its chunks, in slices. Until an object's turn comes it
- * is not served because its segment is not. */
+ * Segments whose node has disconnected or is slow. While the node may reconnect, nothing is removed; later the
+ * segment is dropped by a walk over its chunks, in slices. Objects that the walk has not reached yet are not served,
+ * because their segment is not. */
 #include "master/core/recovery/loss.h"
 
 #include "common/list.h"
@@ -33,8 +33,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What lies in a lost segment can be evicted and put again elsewhere while no DEAD reaches its
- * memory, which clients may still read: known locations end here, and not with their descriptors. */
+/* Revokes the cached locations of all tenants. Objects of a lost segment may be evicted and put again elsewhere, but
+ * the node cannot make the old copies DEAD. Clients might still read the old memory, so cached locations end now. */
 static void
 revoke_everything(kvp_master_t *m)
 {
@@ -111,7 +111,7 @@ kvp_copy_unreadable(kvp_master_t *m, kvp_digest_t digest, uint64_t generation)
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n, at, oid = kvp_check_find(&m->space, digest, generation, places, &n, &at);
 
-    if (oid == KVP_OID_NONE) return; /* it went meanwhile */
+    if (oid == KVP_OID_NONE) return; /* the object was removed meanwhile */
     m->ctx.st.unreadable++;
     if (n > 1)
         kvp_obj_drop_copy(&m->space, oid, &places[at], NULL);
@@ -122,8 +122,7 @@ kvp_copy_unreadable(kvp_master_t *m, kvp_digest_t digest, uint64_t generation)
     kvp_ctx_space_news(&m->ctx);
 }
 
-/* Drops the object of one extent. The extent is not freed by itself, because the whole chunk is
- * dropped. */
+/* Drops the object of one extent. The extent itself is not freed, because the whole chunk is dropped. */
 static void
 purge_extent(kvp_master_t *m, kvp_chunk_t *c, uint32_t slot)
 {
@@ -142,7 +141,7 @@ purge_chunk(kvp_master_t *m, kvp_chunk_t *c)
     kvp_place_chunk_fini(&m->space, c);
 }
 
-/* Walks over all objects to find those on the tier. */
+/* Removes the objects of a dropped tier, which it finds by a walk over all objects. Returns true at the end. */
 static bool
 purge_tier(kvp_master_t *m, kvp_segment_t *t, uint32_t *left)
 {
@@ -166,8 +165,8 @@ purge_tier(kvp_master_t *m, kvp_segment_t *t, uint32_t *left)
     return t->ssd.purge_oid >= kvp_obj_limit(m->cat.index);
 }
 
-/* Returns true when the segment is empty, and no put waits for a part of it. Physical order is
- * stable meanwhile, because its allocators free nothing. */
+/* Purges a slice of a dropped segment. Returns true when the segment is empty and no put waits for a part of it. The
+ * physical order of the extents does not change meanwhile, because its allocators free nothing. */
 static bool
 purge_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
 {
@@ -189,7 +188,8 @@ purge_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
     return true;
 }
 
-/* Windows in a segment that is passed over are given up: others get their puts done meanwhile. */
+/* Updates whether the node is slow. Puts give up the windows that they claimed in a segment which puts skip, so that
+ * they can get space elsewhere. */
 static void
 watch_node(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
 {

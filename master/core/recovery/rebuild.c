@@ -1,20 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Memory that this master does not know: its node reports the SEALED extents, and the newest valid
- * ones are adopted. The segment counts as lost until the report is over: it serves no read and
- * takes no put.
+ * Adopts memory that this master does not know: the node reports the SEALED extents, and the newest valid objects are
+ * adopted. The segment counts as lost until the report is over: it serves no read and accepts no put.
  *
  * Design notes.
- * - Clients wrote the descriptors. A record that contradicts the key, the geometry or the order is
- *   refused, and its node makes it DEAD. Versions are generations, so the greatest of a key is the
- *   newest, in any order of nodes, and extents of one version are copies.
- * - An earlier master may have granted the space between adopted extents to a writer that still
- *   lives. This space is retired under generations of this term, with "whoever could write before"
- *   as owner: one more extent in quarantine.
- * - A refused extent stays SEALED until its node has read the answer, and is ordinary space by
- *   then. So the last page is empty: a node that sends it has obeyed all answers, and no put is
- *   placed in the segment before.
- * - Pages are small, and the remaining work at the end goes in slices: no step is long, for any
- *   amount. */
+ * - Clients wrote the descriptors. A record that contradicts the key, the geometry or the order is refused, and its
+ *   node makes it DEAD. Versions are generations, so the greatest version of a key is the newest, in any order of
+ *   nodes, and extents of one version are copies.
+ * - An earlier master may have granted the space between adopted extents to a writer that still lives. This space is
+ *   retired under generations of this term, with the owner KVP_OWNER_ANY (any earlier writer): one more extent in
+ *   quarantine.
+ * - A refused extent stays SEALED until its node has read the answer. So the last page is empty: a node that sends it
+ *   has carried out all answers, and no put is placed in the segment before.
+ * - Pages are small, and the work that remains at the end is done in slices: no step is long, for any amount. */
 #include "master/core/recovery/rebuild.h"
 
 #include "common/hash.h"
@@ -58,32 +55,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PAGE_MAX 256u /* records, */
-#define PAGE_WORDS_MAX 1024u /* words, */
-#define KEY_OFFSET_BITS 40u /* of an offset among the long keys of a chunk */
-#define CLOSE_RECORDS 8u /* to make a chunk's allocator costs as much as to touch so many records */
+#define PAGE_MAX 256u /* limit of the records in a page with descriptors */
+#define PAGE_WORDS_MAX 1024u /* limit of the state words in a page of memory from the log */
+#define KEY_OFFSET_BITS 40u /* number of bits for an offset in a chunk's area of long keys */
+#define CLOSE_RECORDS 8u /* making a chunk's allocator costs as much as handling this many records */
 
-/* A long key: where it lies is adopted when all of its chunk are known, since they come in no order. */
+/* A long key of an adopted object. They come unordered, so their space is allocated when all of the chunk are known. */
 typedef struct {
-    kvp_heapnode_t node; /* by chunk, then by offset in the area of long keys */
-    uint32_t number; /* in the report's pool */
+    kvp_heapnode_t node; /* heap entry: sorted by chunk, then by offset in the chunk's area of long keys */
+    uint32_t number; /* number in the report's pool of these records */
     uint32_t oid;
-    uint32_t slot; /* of the extent */
+    uint32_t slot; /* slot of the object's extent */
     uint32_t bytes;
 } long_key_t;
 
 struct kvp_report {
     kvp_session_t *node;
-    uint32_t chunk; /* of the adopted record */
-    uint32_t closed; /* chunks that nothing is left to do for */
-    uint32_t slot; /* next slot of the walk, for memory from the log */
-    uint64_t since; /* generations from this one on are reported with descriptors, for memory from the log; 0 = none */
-    bool is_busy; /* a page has come, and is answered after its deferred work */
-    bool is_last; /* it was the last one: every chunk is covered */
-    kvp_frame_hdr_t ask; /* that page */
+    uint32_t chunk; /* chunk of the last adopted record */
+    uint32_t closed; /* number of finished chunks */
+    uint32_t slot; /* for memory from the log: next slot of the walk that compares it with the report */
+    /* for memory from the log: objects from this generation on are reported with descriptors; 0 = none */
+    uint64_t since;
+    bool is_busy; /* flag: a page was received, and is answered after its deferred work */
+    bool is_last; /* flag: this page was the last one, so every chunk is covered */
+    kvp_frame_hdr_t ask; /* header of this page, for its answer */
     uint32_t ask_n;
-    uint8_t verdicts[PAGE_WORDS_MAX]; /* its answer */
-    kvp_heap_t keys; /* long keys not adopted yet */
+    uint8_t verdicts[PAGE_WORDS_MAX]; /* the answer: for each record of the page 0, or KVP_RETIRE_DEAD */
+    kvp_heap_t keys; /* heap of long keys whose space is not allocated yet */
     kvp_recpool_t key_pool;
 };
 
@@ -132,7 +130,7 @@ kvp_report_by(const kvp_master_t *m, const kvp_session_t *node)
     return NULL;
 }
 
-/* An incomplete report is worthless: the next one starts from the beginning. */
+/* Discards an incomplete report and drops the segment: the next report starts from the beginning. */
 static void
 give_up(kvp_master_t *m, kvp_segment_t *g)
 {
@@ -140,10 +138,10 @@ give_up(kvp_master_t *m, kvp_segment_t *g)
     kvp_segment_drop(m, g);
 }
 
-/* A node that has sent its last page cannot know whether it arrived, and so whether a put was
- * placed in its memory: at the next mount it states that one may have been. This master knows.
- * Memory over the limit of this list is created again, which is safe, and loses its objects.
- * Returns cut_n if the memory is not in the list. */
+/* Returns the index of the memory in the list of interrupted reports; cut_n = it is not in the list. A node that has
+ * sent its last page cannot know whether the page arrived, and so whether a put was placed in its memory: at the next
+ * mount it states that a put is possible. With this list the master knows that none was placed. Memory that does not
+ * fit in the list is created again, which is safe, but its objects are lost. */
 static uint32_t
 cut_at(const kvp_master_t *m, const uint8_t uuid[16])
 {
@@ -184,7 +182,7 @@ kvp_report_lost(kvp_master_t *m, const kvp_session_t *node)
     kvp_segment_t *g = kvp_report_by(m, node);
 
     if (g == NULL) return;
-    if (g->is_restored) { /* its contents are known from the log */
+    if (g->is_restored) { /* the segment's contents are known from the log */
         kvp_report_free(m, g);
         return;
     }
@@ -192,7 +190,7 @@ kvp_report_lost(kvp_master_t *m, const kvp_session_t *node)
     give_up(m, g);
 }
 
-/* The node reported invented or confused records: its memory has to be created again. */
+/* The node reported invalid or contradictory records: its memory must be created again. */
 static void
 spoil_segment(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *s, const char *why)
 {
@@ -201,9 +199,9 @@ spoil_segment(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *s, const char *w
     kvp_session_close(&m->peers, s, why);
 }
 
-/* ---- space that might still be written to */
-/* Retires everything from the chunk's tail up to `to`: as one extent, because the chunk may have no
- * more slots than it was divided by. */
+/* ---- space to which an old writer might still write */
+/* Retires the space from the chunk's tail up to `to` as a single extent, because the chunk may have no more slots
+ * than were in use. */
 static kvp_err_t
 fill_unclaimed(kvp_master_t *m, kvp_chunk_t *c, uint64_t to)
 {
@@ -217,18 +215,18 @@ fill_unclaimed(kvp_master_t *m, kvp_chunk_t *c, uint64_t to)
     return err;
 }
 
-/* The slot of an unclaimed extent may turn out to belong to a later extent. */
+/* Frees a slot that an unclaimed extent uses if a reported extent has this slot. */
 static kvp_err_t
 evacuate_slot(const kvp_master_t *m, kvp_chunk_t *c, uint32_t slot)
 {
     kvp_retire_t *r = kvp_retire_of(&m->space, c, slot);
 
     if (!kvp_slab_is_allocated(c->slab, slot)) return KVP_OK;
-    if (r == NULL || r->owner != KVP_OWNER_ANY) return KVP_INVALID; /* told twice */
+    if (r == NULL || r->owner != KVP_OWNER_ANY) return KVP_INVALID; /* the slot was reported twice */
     return kvp_slab_move(c->slab, slot, &r->slot);
 }
 
-/* ---- one extent */
+/* ---- adopting one extent */
 static bool
 is_key_in_place(const kvp_chunk_t *c, const kvp_told_t *t)
 {
@@ -242,7 +240,7 @@ group_of(const kvp_told_t *t)
     return (kvp_wire_group_t){t->desc.group, t->desc.group_n, t->desc.group_member};
 }
 
-/* What does not depend on anything but the record and the chunk. */
+/* Checks the record alone against the limits of its chunk. */
 static bool
 is_sound(const kvp_master_t *m, const kvp_chunk_t *c, const kvp_told_t *t)
 {
@@ -259,7 +257,7 @@ is_sound(const kvp_master_t *m, const kvp_chunk_t *c, const kvp_told_t *t)
     return kvp_told_is_of_key(m, t);
 }
 
-/* Copies of the key's object in memory that is being dropped are not there any more, though their turn has not come. */
+/* Removes the copies of the key's object in memory that is being dropped, if the purge has not reached them yet. */
 static void
 shed_dropped(kvp_master_t *m, kvp_digest_t digest)
 {
@@ -311,7 +309,8 @@ enter_copy(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t, const kvp_place
     if (!c->segment->is_restored) note_long_key(c->segment->report, c, t, oid);
 }
 
-/* What can be evicted is, once its segment is up: it comes back on the common list then. */
+/* Makes the object a candidate for eviction. Until its segment is up, it is on the segment's list of parked objects,
+ * from which it moves to the common list then. */
 static void
 list_parked(kvp_master_t *m, uint32_t oid)
 {
@@ -351,7 +350,7 @@ enter_record(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t, const kvp_pla
     if (replacement != NULL) kvp_attempt_stage(&m->cat, replacement, oid);
 }
 
-/* Unknown memory is reported by rising offset. */
+/* Allocates the reported extent after the earlier ones: unknown memory is reported by rising offset. */
 static bool
 place_behind(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t, kvp_place_t *at)
 {
@@ -359,7 +358,7 @@ place_behind(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t, kvp_place_t *
     return kvp_slab_adopt(c->slab, t->rec.slot, t->desc.offset, kvp_extent_bytes(t->desc.len), 0, &at->slot) == KVP_OK;
 }
 
-/* The slot's object in the log no longer exists. */
+/* Allocates the reported extent among the extents of the log. The log's object in this slot does not exist any more. */
 static bool
 place_among(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t, kvp_place_t *at)
 {
@@ -417,7 +416,7 @@ adopt_record(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t)
     return true;
 }
 
-/* ---- one chunk */
+/* ---- finishing one chunk */
 static void
 open_chunk(kvp_chunk_t *c)
 {
@@ -425,7 +424,7 @@ open_chunk(kvp_chunk_t *c)
         kvp_panic("out of memory: allocator of a chunk");
 }
 
-/* A key whose place is another's as well cannot be kept, nor the copy. */
+/* Allocates the space of a long key. If its space overlaps the space of another key, the copy is dropped. */
 static void
 adopt_long_key(kvp_master_t *m, kvp_chunk_t *c, const long_key_t *k)
 {
@@ -434,7 +433,7 @@ adopt_long_key(kvp_master_t *m, kvp_chunk_t *c, const long_key_t *k)
 
     if (c->long_keys == NULL && kvp_slab_create(c->geo.long_keys_bytes, c->geo.slots_max, &c->long_keys) != KVP_OK)
         kvp_panic("out of memory: allocator of long keys");
-    if (kvp_slab_owner(c->slab, k->slot) != k->oid) return; /* removed meanwhile */
+    if (kvp_slab_owner(c->slab, k->slot) != k->oid) return; /* the object was removed meanwhile */
     if (kvp_slab_adopt(c->long_keys, KVP_SLAB_NONE, offset, k->bytes, 0, &slot) == KVP_OK) {
         kvp_copy_set_long_key(&m->cat, k->oid, c, k->slot, slot);
         kvp_record_again(&m->cat, k->oid);
@@ -443,7 +442,7 @@ adopt_long_key(kvp_master_t *m, kvp_chunk_t *c, const long_key_t *k)
     }
 }
 
-/* Adopts the long keys of finished chunks. Returns false while more are left. */
+/* Allocates the space of long keys in finished chunks. Returns false if the budget is used up before the end. */
 static bool
 adopt_long_keys(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
 {
@@ -465,14 +464,14 @@ adopt_long_keys(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
     return true;
 }
 
-/* Closes the space after the last extent of a chunk, or of a chunk without extents. */
+/* Retires the space after the last extent of a chunk, or the whole chunk if it has no extents. */
 static kvp_err_t
 close_chunk(kvp_master_t *m, kvp_chunk_t *c)
 {
     kvp_err_t err;
 
     open_chunk(c);
-    /* any tenant will do: the chunk is empty soon */
+    /* The default tenant becomes the owner of an empty chunk, because a retired extent needs one for a short time. */
     if (c->tenant == NULL && !kvp_enter_chunk(m, c, 0)) return KVP_LIMIT;
     err = fill_unclaimed(m, c, kvp_slab_region_bytes(c->slab));
     if (c->unclaimed == 0) kvp_place_forget_sealed(c);
@@ -494,7 +493,7 @@ take_told(kvp_master_t *m, kvp_rd_t *rd, kvp_segment_t *g, const kvp_wire_extent
     t_out->key = kvp_rd_array(rd, kvp_align_up(t_out->desc.key_len, 8), 1);
     if (t_out->key == NULL) return false;
     c = kvp_segment_chunk(&m->space, g, rec->chunk);
-    /* A broken record is just refused; its state shows by a word that is not SEALED. */
+    /* A damaged record is refused, not an error: word 0 is not SEALED. */
     if (t_out->desc.word != rec->word ||
         kvp_desc_verify(desc, sizeof t_out->desc, &c->geo, c->bytes, &t_out->desc) != KVP_OK)
         t_out->rec.word = 0;
@@ -509,7 +508,7 @@ note_name(kvp_master_t *m, const char *name)
     if (t != NULL) kvp_enter_name(m, t, name);
 }
 
-/* False where the page breaks the protocol, or its chunks do not rise. */
+/* Adopts the records of a page. Returns false if it breaks the protocol, or its chunks are not in rising order. */
 static bool
 take_page(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const kvp_frame_t *f)
 {
@@ -531,8 +530,7 @@ take_page(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const k
     return true;
 }
 
-/* The same for memory from the log: words, and in addition the descriptors of objects that the log
- * may lack. */
+/* Checks a page for memory from the log: state words, and also the descriptors of objects that the log may lack. */
 static bool
 take_words(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const kvp_frame_t *f)
 {
@@ -560,7 +558,7 @@ static void
 on_page(kvp_master_t *m, kvp_session_t *s, kvp_segment_t *g, const Kvp__Pb__Report *msg, const kvp_frame_t *f)
 {
     kvp_report_t *r = g->report;
-    uint32_t nothing_more = 0; /* in this step: it is answered at once where no long keys are to be adopted */
+    uint32_t nothing_more = 0; /* a budget of 0: the page is answered at once if no long keys must be adopted */
 
     if (r->is_busy || !(g->is_restored ? take_words(m, g, msg, f) : take_page(m, g, msg, f))) {
         spoil_segment(m, g, s, "a report that breaks the rules");
@@ -592,7 +590,7 @@ kvp_on_report(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_pb_free(&pb, msg);
 }
 
-/* False where there is more to do, and where the report came to nothing. */
+/* Finishes the chunks. Returns false if there is more to do, or if the report was invalid. */
 static bool
 close_chunks(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
 {
@@ -614,7 +612,7 @@ close_chunks(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
     return true;
 }
 
-/* Its node has reported its words: it is like any other segment now. */
+/* The comparison with the node's report is over: the segment is like any other segment now. */
 static void
 end_recheck(kvp_master_t *m, kvp_segment_t *g)
 {

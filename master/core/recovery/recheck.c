@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A segment from the log, compared with the words of its node. It is served meanwhile: a reader
- * checks the word itself.
+ * Compares a segment from the log with the state words that its node reports. The segment is served meanwhile: a
+ * reader checks the state word itself.
  *
  * Design notes.
- * - A SEALED extent that is not in the log was never acknowledged, or was removed: its node makes
- *   it DEAD before a put is placed over it. Its word is older than this term's grants, since no put
- *   is placed here before the end.
- * - An extent in the log that is not SEALED was retired by an order whose record was lost with the
- *   log's end, and no client has a promise about it. A later put at the place may be missing as
- *   well.
- * - If the log's end may be missing (a standby takes over), SEALED extents from the log's OLDEST on
- *   that are not in the log were committed since, or are being put: they are reported in full and
- *   adopted (rebuild.c). They may overlap extents of the log that the node does not have:
- *   allocators are open until all words of the segment are reported.
- * - An earlier master may have granted the space between to a writer: it is retired as after any
- *   report (rebuild.c). */
+ * - A SEALED extent that is not in the log was never acknowledged, or was removed: its node makes it DEAD before a
+ *   put is placed over it. Its state word is older than this term's grants, since no put is placed here before the
+ *   end.
+ * - An extent in the log that is not SEALED was retired by an order whose record was lost with the log's end, and no
+ *   client has a promise about it. A later put at the place may be missing as well.
+ * - If the log's end may be missing (a standby takes over), SEALED extents from the log's OLDEST generation on that
+ *   are not in the log were committed since, or are being put: they are reported with descriptors and adopted
+ *   (rebuild.c). They may overlap extents of the log that the node does not have: allocators are open until all words
+ *   of the segment are reported.
+ * - An earlier master may have granted the space between to a writer: it is retired as after any report (rebuild.c). */
 #include "master/core/recovery/recheck.h"
 
 #include "common/mutate.h"
@@ -30,7 +28,7 @@
 #include "master/core/space/retire.h"
 #include "proto/segfmt.h"
 
-#define SLOTS_A_RECORD 16u /* to look at a slot costs less than to touch a record */
+#define SLOTS_A_RECORD 16u /* examining this many slots costs as much as handling one record */
 
 static bool
 is_copy_at(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint64_t generation)
@@ -72,13 +70,13 @@ give_to_anybody(kvp_master_t *m, kvp_chunk_t *c)
     kvp_place_chunk_take(&m->space, c, kvp_ptab_get(&m->cat.tenants, i));
 }
 
-/* Retires the free space. */
+/* Retires all free space of the chunk. Returns false if the budget is used up. */
 static bool
 take_rest(kvp_master_t *m, kvp_chunk_t *c, uint32_t *left)
 {
     uint32_t slot;
 
-    if (c->tenant == NULL) give_to_anybody(m, c); /* the chunk is empty soon */
+    if (c->tenant == NULL) give_to_anybody(m, c); /* the chunk will be empty soon, so any tenant can be its owner */
     for (; kvp_slab_largest_free(c->slab) > 0; --*left) {
         if (*left == 0) return false;
         kvp_ctx_spend(&m->ctx, 1);
@@ -96,8 +94,8 @@ kvp_recheck_lose(kvp_master_t *m, kvp_chunk_t *c, uint32_t slot)
     kvp_copy_lose(m, c, slot);
     if (!kvp_slab_is_open(c->slab)) return;
     r = kvp_retire_of(&m->space, c, slot);
-    if (r != NULL)
-        kvp_retire_void(&m->space, r); /* its node reported that it is not SEALED: it is part of the space between */
+    if (r != NULL) /* the node reported that the slot is not SEALED: its space is part of the unowned space */
+        kvp_retire_void(&m->space, r);
 }
 
 kvp_err_t
@@ -113,9 +111,9 @@ kvp_recheck_close(kvp_master_t *m, kvp_chunk_t *c, uint32_t *slot, uint32_t *lef
         if (*left == 0) return KVP_EAGAIN;
         *left -= ++looked % SLOTS_A_RECORD == 0;
         if (owner == KVP_SLAB_NONE || kvp_place_is_sealed(c, *slot)) continue;
-        if ((owner & KVP_RETIRING_BIT) == 0)
-            kvp_recheck_lose(m, c, *slot);
-        else if (kvp_slab_is_open(c->slab)) /* a reported extent may lie there: all remaining space is retired again */
+        if ((owner & KVP_RETIRING_BIT) == 0) kvp_recheck_lose(m, c, *slot);
+        /* a reported extent may lie there, so the record is freed here; all unowned space is retired again below */
+        else if (kvp_slab_is_open(c->slab))
             kvp_retire_void(&m->space, kvp_retire_of(&m->space, c, *slot));
     }
     if (kvp_slab_is_open(c->slab)) err = kvp_enter_close_chunk(c);

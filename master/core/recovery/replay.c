@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An earlier master's log, read back record by record; recovery/apply.c enters the records.
+ * Reads an earlier master's log, record by record; recovery/apply.c applies the records.
  *
- * Design notes. The bytes come from a disk that may have torn them, so the first record that does
- * not verify, or that no master would write, ends the accepted part. An incomplete log is used only
- * for its removals: it was lost, was begun while nodes were reporting, or may lack its end. Then
- * the newest version that nodes report of each key is valid (rebuild.c). */
+ * Design notes. The bytes come from a disk that may have torn them, so the first record that does not verify, or that
+ * no master would write, ends the accepted part. A log that does not have every committed object, because it was
+ * lost, was begun while nodes were reporting, or may lack its end, is used only for its removals. Then the newest
+ * version of each key that nodes report is valid (rebuild.c). */
 #include "master/core/recovery/replay.h"
 
 #include "common/buf.h"
@@ -23,7 +23,7 @@
 
 #include <string.h>
 
-#define LOOK_AHEAD 16u /* records */
+#define LOOK_AHEAD 16u /* number of records whose keys are looked up together */
 
 /* ---- reading */
 static bool
@@ -66,8 +66,7 @@ apply_record(kvp_master_t *m, kvp_jrec_any_t *rec)
     return kvp_apply(m, rec, rp->term);
 }
 
-/* The leader's records go into our own files, at the same positions. A base begins a file there,
- * too. */
+/* Appends the leader's record to this standby's own log, at the same position. A base can begin a file here, too. */
 static void
 write_again(kvp_master_t *m, const uint8_t *bytes, const kvp_jrec_any_t *rec)
 {
@@ -81,7 +80,7 @@ write_again(kvp_master_t *m, const uint8_t *bytes, const kvp_jrec_any_t *rec)
     kvp_journal_copy(&m->log, bytes, rec->head.bytes);
 }
 
-/* Reads one record; *used_out 0: it is incomplete. */
+/* Reads one record. *used_out 0: the record is incomplete. */
 static kvp_err_t
 read_one(kvp_master_t *m, const uint8_t *bytes, size_t len, size_t *used_out)
 {
@@ -99,7 +98,7 @@ read_one(kvp_master_t *m, const uint8_t *bytes, size_t len, size_t *used_out)
     return KVP_OK;
 }
 
-/* Reads the record whose beginning is in `rest`. *used_out: how many of the new bytes belong to it. */
+/* Reads a record whose beginning is in `rest`. *used_out is the number of new bytes that belong to it. */
 static kvp_err_t
 read_across(kvp_master_t *m, const uint8_t *bytes, size_t len, size_t *used_out)
 {
@@ -117,9 +116,8 @@ read_across(kvp_master_t *m, const uint8_t *bytes, size_t len, size_t *used_out)
     return KVP_OK;
 }
 
-/* Looks up the keys of the next records together, so that the index's memory is fetched for all of
- * them at once. Nothing is verified yet: a wrong digest is just not found. Returns the bytes of
- * these records. */
+/* Looks up the keys of the next records together, so that the index's memory is prefetched for all of them at once.
+ * Nothing is verified yet: a wrong digest is just not found. Returns the number of bytes of these records. */
 static size_t
 look_ahead(kvp_master_t *m, const uint8_t *bytes, size_t len)
 {
@@ -128,7 +126,7 @@ look_ahead(kvp_master_t *m, const uint8_t *bytes, size_t len)
     size_t at = 0;
 
     while (n < LOOK_AHEAD && len - at >= sizeof(kvp_jrec_gone_t)) {
-        kvp_jrec_gone_t rec; /* a commit has its digest in the same place */
+        kvp_jrec_gone_t rec; /* a commit record has its digest in the same place */
 
         memcpy(&rec, bytes + at, sizeof rec);
         if (rec.head.bytes < sizeof rec.head || rec.head.bytes > len - at) break;
@@ -151,7 +149,7 @@ read_all(kvp_master_t *m, const void *bytes, size_t len)
 
         if (at >= seen && rp->rest.len == 0) seen = at + look_ahead(m, at, len);
         err = rp->rest.len > 0 ? read_across(m, at, len, &used) : read_one(m, at, len, &used);
-        if (err == KVP_OK && used == 0) { /* what is left is shorter than a record */
+        if (err == KVP_OK && used == 0) { /* the rest of the bytes is shorter than a record */
             kvp_buf_append(&rp->rest, at, len);
             used = len;
         }
@@ -172,7 +170,8 @@ kvp_master_read_log(kvp_master_t *m, const void *bytes, size_t len)
     return read_all(m, bytes, len);
 }
 
-/* An incomplete record at the end does not show how many records were cut off with its rest. */
+/* Returns true if the log that was read is complete. After an incomplete record at the end it is unknown how many
+ * records are missing. */
 static bool
 is_all_there(const kvp_replay_t *rp, bool is_all_given)
 {
@@ -181,7 +180,7 @@ is_all_there(const kvp_replay_t *rp, bool is_all_given)
     return rp->is_whole && is_all_given && rp->err == KVP_OK && !is_torn;
 }
 
-/* Either this master continues with the log's contents, or it forgets them and asks the nodes. */
+/* Ends the reading. This master either continues with the log's contents, or discards them for the nodes' reports. */
 static void
 end_reading(kvp_master_t *m, bool is_all_there)
 {
@@ -194,7 +193,7 @@ end_reading(kvp_master_t *m, bool is_all_there)
         kvp_apply_forget(m);
 }
 
-/* The log continues with our term, or begins anew. */
+/* Begins to write: the log continues with a record of this master's term, or with a new base if it is not valid. */
 static void
 begin_writing(kvp_master_t *m)
 {
@@ -217,7 +216,7 @@ kvp_replay_open(kvp_master_t *m, bool is_all_given, uint64_t *end_out)
     if (rp->term >= m->ctx.term) kvp_term_follow(m, rp->term);
     *end_out = j->end;
     end_reading(m, is_all_there(rp, is_all_given));
-    if (!m->peers.is_named && m->ctx.conf.saves_ident) return KVP_OK; /* kvp_replay_named opens it */
+    if (!m->peers.is_named && m->ctx.conf.saves_ident) return KVP_OK; /* kvp_replay_named begins the writing later */
     j->written = j->synced = j->end;
     begin_writing(m);
     return KVP_OK;
@@ -268,13 +267,13 @@ kvp_replay_lead(kvp_master_t *m, uint32_t term, bool is_level)
     if (j->state != KVP_JOURNAL_FOLLOWS || term <= rp->term || term >= KVP_TERM_MAX) return KVP_INVALID;
     j->state = KVP_JOURNAL_READS;
     j->is_resting = false;
-    m->peers.is_named = true; /* in etcd */
+    m->peers.is_named = true; /* the pool's identity is in etcd */
     kvp_term_begin(m, term);
-    /* If the previous leader had itself just taken over, some nodes may not have reported yet. */
+    /* If the previous leader itself had just taken over, some nodes may not have reported to it yet. */
     j->is_lacking = !is_level || rp->oldest_term < rp->term;
     if (!rp->is_whole) j->oldest = 0;
     end_reading(m, rp->is_whole);
-    j->is_lacking &= m->base.is_relied_on; /* else nodes are asked for all that they hold */
+    j->is_lacking &= m->base.is_relied_on; /* otherwise the nodes report all their objects */
     if (j->is_lacking) kvp_takeover_lacks(&m->peers);
     begin_writing(m);
     return KVP_OK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An earlier master's log, read back; a standby reads the leader's in the same way (ADR 0031). */
+ * Reads an earlier master's log; a standby reads the leader's log in the same way (ADR 0031). */
 #ifndef KVP_MASTER_CORE_RECOVERY_REPLAY_H
 #define KVP_MASTER_CORE_RECOVERY_REPLAY_H
 
@@ -7,11 +7,11 @@
 
 typedef struct kvp_master kvp_master_t;
 
-/* kvp_replay_open and kvp_replay_follow end the reading, as kvp_master_open_log says.
- * kvp_replay_term returns the term of the log's last record; 0 = there is none. kvp_replay_named: the pool has
- * its name for good now, so that its journal can begin. kvp_replay_lead: the followed log is ours
- * now, and continues in the term. INVALID: the term is not above all terms in the log. After open
- * and lead, the objects of bumped tenants are still to be swept, if m->base.is_relied_on. */
+/* kvp_replay_open and kvp_replay_follow end the reading, as described for kvp_master_open_log. kvp_replay_term
+ * returns the term of the log's last record; 0 = there is none. kvp_replay_named: the pool's identity is final now,
+ * so that its log can begin. kvp_replay_lead: the followed log is this master's own log from now on, and continues in
+ * the term. INVALID: the term is not above all terms in the log. After open and lead, the caller must sweep the
+ * objects of bumped tenants, if m->base.is_relied_on. */
 kvp_err_t kvp_replay_open(kvp_master_t *m, bool is_all_given, uint64_t *end_out) KVP_MUST_USE;
 kvp_err_t kvp_replay_follow(kvp_master_t *m, uint64_t *end_out) KVP_MUST_USE;
 uint32_t kvp_replay_term(const kvp_master_t *m);

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ticket restore: clients send the protected objects of tickets of lost sessions. PROTOCOL
- * "PRESENT", ADR 0010.
+ * Ticket restore: clients send the objects that tickets of lost sessions protected. PROTOCOL "PRESENT", ADR 0010.
  *
  * Design notes.
- * - A ticket's contents are not trusted: an object is protected for the asking client, as by a GET
- *   or a LOOKUP, within the same bounds. The difference is that the object need not be served: its
- *   node may be absent, or still reporting.
- * - The bounds are shares of the pool, which is incomplete before all nodes are back. Until then
- *   the client asks again for objects over the bounds. */
+ * - A ticket's contents are not trusted: an object is protected for the asking client, as by a GET or a LOOKUP,
+ *   within the same limits. The difference is that the object need not be served: its node may be disconnected, or
+ *   still reporting.
+ * - The limits are shares of the pool, which is incomplete before all nodes are connected. Until then the client asks
+ *   again for objects over the limits. */
 #include "master/core/protect/gone.h"
 #include "master/core/recovery/restore.h"
 
@@ -30,14 +29,15 @@
 
 #define RETRY_MS 100u
 
-/* ---- one record */
+/* ---- one object or group */
 static bool
 is_more_expected(const kvp_master_t *m)
 {
     return kvp_gone_is_rebuilding(&m->prot);
 }
 
-/* What can still become of a key that is not here, or only in an older version than is wanted. */
+/* Returns the error for a key that the index lacks, or has only in an older version: RETRY_AFTER if a node may still
+ * report it, else NOT_FOUND. */
 static kvp_err_t
 missing_err(const kvp_master_t *m, const kvp_session_t *s, const kvp_wire_present_t *rec)
 {
@@ -47,7 +47,7 @@ missing_err(const kvp_master_t *m, const kvp_session_t *s, const kvp_wire_presen
     return KVP_RETRY_AFTER;
 }
 
-/* Some of its memory is there, or may come back. */
+/* Returns true if memory of the object is mounted, or may be mounted again. */
 static bool
 has_memory(const kvp_master_t *m, const kvp_obj_t *o)
 {
@@ -84,10 +84,10 @@ find_group(kvp_master_t *m, const kvp_session_t *s, const kvp_wire_present_t *re
     return KVP_OK;
 }
 
-/* ---- objects under one ticket */
+/* ---- the objects of one ticket */
 typedef struct {
-    uint32_t at[KVP_PLACES_MAX]; /* of what was found: its place in the message, */
-    uint32_t oids[KVP_PLACES_MAX]; /* and its oid */
+    uint32_t at[KVP_PLACES_MAX]; /* for each object or group that was found: its index in the message */
+    uint32_t oids[KVP_PLACES_MAX]; /* for each object that was found: its oid */
     kvp_group_t *groups[KVP_PLACES_MAX];
     uint32_t n;
 } found_t;
@@ -135,7 +135,8 @@ static kvp_err_t
 check_set(const kvp_wire_present_t *like)
 {
     if (like->kind < KVP_PRESENT_HOLD || like->kind > KVP_PRESENT_GROUP) return KVP_INVALID;
-    return like->kind != KVP_PRESENT_HOLD && like->ttl_ms == 0 ? KVP_NOT_FOUND : KVP_OK; /* its time is over */
+    /* the reservation has expired */
+    return like->kind != KVP_PRESENT_HOLD && like->ttl_ms == 0 ? KVP_NOT_FOUND : KVP_OK;
 }
 
 static void

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ticket restore: sessions come with the tickets of the master before.
- */
+ * Ticket restore: clients send the tickets that they had from the previous master. */
 #ifndef KVP_MASTER_CORE_RECOVERY_RESTORE_H
 #define KVP_MASTER_CORE_RECOVERY_RESTORE_H
 

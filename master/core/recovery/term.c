@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Terms: the peers that may raise this master's term, and the new beginning of every session under
- * a new term.
+ * Terms: which peers may raise this master's term, and how every session begins again under a new term.
  *
  * Design notes.
- * - A used term is never used again, and there are KVP_TERM_MAX of them. Any program can connect
- *   and name a term.
- * - With an election by etcd, no peer raises the term. The core logs the term, and etcd's keys
- *   decide (master/ha/election.c).
- * - Without etcd the master's log has the term. A master that has lost its log, or has an old copy
- *   of it, must follow its nodes. Memory that an earlier master used proves that a peer is such a
- *   node. Peers may raise the term only soon after the start, before or soon after the pool has got
- *   its name, in small steps, and a few times an hour. One long step is for a master that kept no
- *   state. */
+ * - A used term is never used again, and there are KVP_TERM_MAX of them. Any program can connect and name a term.
+ * - With an election by etcd, no peer raises the term. The core logs the term, and etcd's keys decide
+ *   (master/ha/election.c).
+ * - Without etcd the master's log has the term. A master that has lost its log, or has an old copy of it, must follow
+ *   its nodes. Memory that an earlier master used proves that a peer is such a node. Peers may raise the term only
+ *   soon after the start, or before or soon after the pool's identity is final, in small steps, and a few times an
+ *   hour. One long step is for a master that kept no state. */
 #include "master/core/recovery/term.h"
 
 #include "common/list.h"
@@ -32,11 +29,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#define RISE_MAX 16u /* terms of one rise, */
-#define RISES_NS KVP_MS(3600000) /* and KVP_TERM_RISES_MAX of them within this time */
-#define LEAP_MAX 65536u /* the same, once, before the first grant of a master that kept nothing */
+#define RISE_MAX 16u /* limit of the terms by which one rise may raise the term */
+#define RISES_NS KVP_MS(3600000) /* within this time at most KVP_TERM_RISES_MAX rises are allowed */
+#define LEAP_MAX 65536u /* limit of a single longer rise, before the first grant of a master that kept no state */
 
-/* The log lacks another master's records: absent nodes know more. */
+/* Begins a new log, because the old log lacks another master's records and nodes that are not connected know more. */
 static void
 begin_log_anew(kvp_master_t *m)
 {
@@ -76,7 +73,7 @@ kvp_term_follow(kvp_master_t *m, uint32_t term)
     kvp_ctx_note(&m->ctx, "a node obeys term %u: all clients and nodes reconnect under term %u", term, m->ctx.term);
 }
 
-/* Returns whether peers may cause the rise, and counts it. */
+/* Returns whether peers may cause this rise, and counts it. */
 static bool
 may_rise(kvp_master_t *m, uint32_t step)
 {
@@ -94,7 +91,7 @@ may_rise(kvp_master_t *m, uint32_t step)
     return true;
 }
 
-/* Logs once, until the term rises. */
+/* Refuses the term, writes the reason, and logs it once until the term rises. */
 kvp_err_t
 kvp_term_refuse(kvp_master_t *m, uint32_t term, char why_out[KVP_TERM_WHY_MAX])
 {
@@ -127,7 +124,8 @@ is_other(const kvp_master_t *m, const Kvp__Pb__KnownPool *known)
            memcmp(known->pool_id.data, m->ctx.conf.pool_id, sizeof m->ctx.conf.pool_id) != 0;
 }
 
-/* A pool whose terms are used up is over: its nodes offer their memory afresh. */
+/* Takes the pool's identity from a node whose memory belongs to an existing pool, if this master has none. A pool
+ * whose terms are used up has ended: its nodes must create their memory again. */
 kvp_err_t
 kvp_term_pool_named_by(kvp_master_t *m, const Kvp__Pb__KnownPool *known, char why_out[KVP_TERM_WHY_MAX])
 {
@@ -153,7 +151,7 @@ kvp_master_ident(const kvp_master_t *m, kvp_master_ident_t *ident_out)
     ident_out->term = m->ctx.term;
 }
 
-/* One at a time: while the shell saves an identity, the next one waits. */
+/* Returns a changed identity for the shell to save. While the shell saves an identity, the next one waits. */
 void
 kvp_term_take_ident(kvp_master_t *m, kvp_master_ident_t *ident_out)
 {
@@ -163,7 +161,8 @@ kvp_term_take_ident(kvp_master_t *m, kvp_master_ident_t *ident_out)
     kvp_master_ident(m, ident_out);
 }
 
-/* The nodes know a name that could not be saved; only peers that learned a term know the term. */
+/* The shell has saved the identity, or failed to. Without a durable term the core stays mute; an unsaved pool
+ * identity is no obstacle, because the nodes keep it. */
 void
 kvp_term_ident_saved(kvp_master_t *m, const kvp_master_ident_t *ident, bool is_durable)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The end of a session: by a close, by expiry, or by the peer's own statement. Its state is freed:
- * large parts in slices. */
+ * The end of a session: the connection was closed, the session expired, or the peer said Bye. The session's state is
+ * freed, large parts in slices. */
 #include "master/core/request/end.h"
 
 #include "common/buf.h"
@@ -28,18 +28,19 @@
 
 #include <stdlib.h>
 
-/* The fence covers all dead incarnations between the session and the next older live one: so a node
- * keeps ranges, at most as many as there are live clients. */
+/* Tells the nodes that the client is dead. The message covers all dead incarnations between the session and the next
+ * older live one, so a node keeps ranges, at most as many as there are live clients. */
 static void
 fence_nodes(kvp_master_t *m, const kvp_session_t *dead, kvp_session_t *older)
 {
-    uint64_t above = older == NULL ? dead->incarnation - 1 : older->incarnation; /* live_min covers the rest */
+    /* live_min in the message covers lower incarnations */
+    uint64_t above = older == NULL ? dead->incarnation - 1 : older->incarnation;
 
     if (older != NULL) older->is_fence_edge = true;
     kvp_list_foreach (pos, &m->cat.segments) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
-        /* A node may have several segments: its first one sends the fence. */
+        /* A node may have several segments: the message is sent for the first one only. */
         if (g->node != NULL && g->node->segments.next == &g->of_node)
             kvp_fence_tell(&m->peers, g->node, above, dead->incarnation);
     }
@@ -56,7 +57,7 @@ session_free(kvp_master_t *m, kvp_session_t *s)
     free(s);
 }
 
-/* As far as the step's budget reaches. True where nothing is left. */
+/* Frees attempts, tickets and requests of an ended session, within the budget. Returns true when none is left. */
 static bool
 end_some_of(kvp_master_t *m, kvp_session_t *s)
 {
@@ -68,7 +69,7 @@ end_some_of(kvp_master_t *m, kvp_session_t *s)
         if (m->ctx.slice_left == 0) return false;
         kvp_ticket_drop(&m->prot, kvp_list_first(&s->tickets, kvp_ticket_t, link));
     }
-    while (!kvp_list_is_empty(&s->reqs)) /* whose last attempt ended in another way; they are few */
+    while (!kvp_list_is_empty(&s->reqs)) /* requests whose last attempt ended in another way; they are few */
         kvp_put_req_end(kvp_list_first(&s->reqs, kvp_put_req_t, link));
     return true;
 }
@@ -85,7 +86,7 @@ kvp_session_end_some(kvp_master_t *m)
     }
 }
 
-/* Frees the session's state: large parts in slices. */
+/* Ends the session: frees its state, large parts in slices. */
 static void
 strip_session(kvp_master_t *m, kvp_session_t *s)
 {
@@ -105,8 +106,10 @@ strip_session(kvp_master_t *m, kvp_session_t *s)
     m->ctx.st.fences += is_unfinished;
     kvp_stagewaits_end(s);
     kvp_groups_abandon(&m->prot, s);
-    kvp_list_del(&s->abandoned); /* they stay in a ring of their own: no client's statement frees them now */
-    kvp_deferred_end_all(&m->prot, s); /* before their conditions are freed: no answer is sent any more */
+    /* Only the list's head is unlinked: the retire records of abandoned attempts stay linked to each other. The ended
+     * client can no longer report that an attempt is drained, so the node's proof frees their extents. */
+    kvp_list_del(&s->abandoned);
+    kvp_deferred_end_all(&m->prot, s); /* first, so that no answer is sent when their conditions are freed */
     kvp_remove_end_all(m, s);
     kvp_lease_end(&m->prot, s, s->is_drained);
     kvp_segments_lost(m, s);
@@ -141,8 +144,7 @@ kvp_session_tick(kvp_master_t *m)
 
         if (m->ctx.now_ns - s->seen_ns < m->ctx.conf.session_ttl_ns + stalled) return;
         if (m->ctx.slice_left == 0) return;
-        /* To the end of the list, so that a connection that the shell closes slowly does not hide
-         * the others. */
+        /* Moved to the end of the list, so that a slowly closed connection does not hide expired sessions after it. */
         kvp_list_del(&s->link);
         kvp_list_add_tail(&m->peers.seen, &s->link);
         s->seen_ns = m->ctx.now_ns;

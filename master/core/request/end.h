@@ -8,8 +8,9 @@
 
 typedef struct kvp_master kvp_master_t;
 
-void kvp_session_end(kvp_master_t *m, kvp_session_t *s); /* its connection has ended; freed here or in a later step */
-void kvp_session_end_some(kvp_master_t *m); /* attempts and tickets of sessions that are over */
+/* its connection has ended; the session is freed here or in a later step */
+void kvp_session_end(kvp_master_t *m, kvp_session_t *s);
+void kvp_session_end_some(kvp_master_t *m); /* frees attempts and tickets of ended sessions */
 void kvp_session_tick(kvp_master_t *m);
 
 #endif

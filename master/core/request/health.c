@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Health: the causes for which a pool is degraded, from the facts that the core has. Each cause
- * ends with its fault, or some time after it: no cause stays for ever after an operator has taken a
- * node or a master out. */
+ * Health: the reasons why a pool is degraded, from the facts that the core has. Each reason ends with its fault, or
+ * some time later: no reason stays for ever after an operator has removed a node or a master. */
 #include "common/list.h"
 #include "master/core/api/master.h"
 #include "master/core/catalog/chunk.h"
@@ -13,8 +12,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define OF_A_KIND_MAX 4u /* lines of one code; the next line of the code counts the rest */
-#define LOST_NODE_NS KVP_MS(3600u * 1000u) /* a node that was given up and has not returned counts for this long */
+#define OF_A_KIND_MAX 4u /* limit of the lines with one code; one more line has the number of the others */
+/* a node that was given up and has not connected again is reported for this time */
+#define LOST_NODE_NS KVP_MS(3600u * 1000u)
 
 static void add_wrong(kvp_master_wrong_t *list, const char *code, const char *fmt, ...) KVP_PRINTF(3, 4);
 
@@ -143,7 +143,7 @@ kvp_master_wrong(const kvp_master_t *m, kvp_master_wrong_t *out)
 
     out->n = 0;
     check_masters(m, out);
-    if (m->log.is_resting) return; /* a standby knows the nodes from the log alone */
+    if (m->log.is_resting) return; /* a standby knows the nodes only from the log */
     if (m->log.has_failed)
         add_wrong(out, "log_failed",
                   "the master cannot write its log: puts and removals are refused until its log disk has room or is "

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Hello and heartbeats: identity and liveness of a peer. */
+ * Hello and heartbeats: the identity of a peer, and whether it is alive. */
 #include "master/core/request/request.h"
 
 #include "common/buf.h"
@@ -67,7 +67,7 @@ admit_peer(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Hello *hello)
     }
 }
 
-/* This master leads: of several masters, only the leader answers (master/ha). */
+/* Answers a Watch: this master leads. Of several masters, only the leader answers (master/ha). */
 void
 kvp_on_watch(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -124,15 +124,16 @@ kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
     kvp_frame_end(out, at);
     if (named == KVP_LIMIT)
-        kvp_session_shut(s); /* the log has the reason */
+        kvp_session_shut(s); /* kvp_term_refuse has logged the reason */
     else if (err == KVP_NOT_LEADER)
-        kvp_session_shut(s); /* a client that asks all masters breaks no rule */
+        kvp_session_shut(s); /* not logged: clients that ask all masters for the leader break no rule */
     else if (err != KVP_OK)
         kvp_session_close(&m->peers, s, reply.detail);
     kvp_pb_free(&pb, hello);
 }
 
-/* The client counts the lease from sending its question, so it ends there before it ends here. */
+/* Renews the client's location lease and returns the revocations that it has not applied. The client counts the lease
+ * from the time when it sent the request, so the lease ends at the client before it ends here. */
 static const kvp_digest_t *
 give_lease(kvp_master_t *m, kvp_session_t *s, uint64_t applied_seq, Kvp__Pb__HeartbeatReply *reply, kvp_digest_t *room)
 {
@@ -168,7 +169,8 @@ kvp_on_heartbeat(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     if (s->role == KVP_ROLE_NODE && hb->term > m->ctx.term) {
         reply.err = kvp_term_refuse(m, hb->term, why);
         reply.detail = why;
-        kvp_session_shut(s); /* it would not obey; its Mount may show memory of the term */
+        /* the node would not obey this lower term; its Mount, after it reconnects, may prove the term */
+        kvp_session_shut(s);
         kvp_session_dirty(&m->peers, s);
     }
     reply.term = m->ctx.term;

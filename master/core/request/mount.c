@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Mount, Unmount, Segments: nodes offer memory, and clients hear of it.
- */
+ * Mount, Unmount, Segments: nodes mount memory, and clients ask for the list of segments. */
 #include "master/core/protect/gone.h"
 #include "master/core/request/request.h"
 
@@ -32,8 +31,8 @@
 
 #define UUID_BYTES 16u
 #define UNMOUNT_WAIT_MAX_MS 60000u
-#define REPORT_WORDS 1u /* in MountReply, */
-#define REPORT_WHOLE 2u /* and this */
+#define REPORT_WORDS 1u /* MountReply.report: the node must report state words */
+#define REPORT_WHOLE 2u /* MountReply.report: the node must report whole descriptors */
 
 /* ---- mounting */
 static kvp_segment_t *
@@ -97,10 +96,10 @@ had_bad_report(const kvp_master_t *m, const uint8_t *uuid)
     return false;
 }
 
-/* Unknown memory that is not new belongs to an older term: its node has to report its contents.
- * Memory that was mounted in this term and forgotten may have grants of this term: only new memory
- * is surely free of them, unless its report of this term was cut. The same holds after so much time
- * that the removals meanwhile are forgotten, or if bumps were forgotten since its mount. */
+/* Mounts memory that this master does not know. If it is not new, it belongs to an older term, and the node must
+ * report its contents. Memory that was mounted in this term and forgotten may have grants of this term, so it must be
+ * created again, unless its report of this term was interrupted. The same holds for memory that comes so late that
+ * the removals meanwhile are forgotten, and if bumps were forgotten since its last mount. */
 static void
 mount_unknown(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__MountReply *reply)
 {
@@ -129,8 +128,8 @@ mount_unknown(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp_
     reply->report = REPORT_WHOLE;
 }
 
-/* Its contents are known here. Memory from the log is served at once, and takes puts after its node
- * has reported its words. */
+/* Mounts memory whose contents are known. Memory from the log is served at once, and accepts puts after its node has
+ * reported its state words. */
 static void
 mount_known(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_segment_t *g, Kvp__Pb__MountReply *reply)
 {
@@ -146,8 +145,8 @@ mount_known(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_se
     kvp_segment_attach(&m->space, g, s, KVP_SEG_UP);
 }
 
-/* Slots of hanging devices: an object with its only copy there is a miss, until the node mounts the
- * tier without them. */
+/* Sets the hash slots of the tier whose devices hang. An object with its only copy there is a miss, until the node
+ * mounts the tier without them. */
 static void
 set_away(kvp_segment_t *t, const Kvp__Pb__Mount *msg)
 {
@@ -157,9 +156,9 @@ set_away(kvp_segment_t *t, const Kvp__Pb__Mount *msg)
     t->ssd.stalled_devices = msg->stalled_devices;
 }
 
-/* A tier: its node has to report its contents if this master does not know them from the log, or
- * has forgotten drops meanwhile; in full if neither this master nor a log knows anything. Reported
- * records that are neither known nor adopted are dropped. */
+/* Mounts a tier. The node must report its contents if this master knows them only from the log, or has discarded
+ * drops; with whole records if neither this master nor a log knows them. Reported records that are neither known nor
+ * adopted are dropped. */
 static void
 mount_tier(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_segment_t *old, Kvp__Pb__MountReply *reply)
 {
@@ -188,7 +187,7 @@ mount_tier(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_seg
     kvp_segment_attach(&m->space, t, s, KVP_SEG_UP);
 }
 
-/* Chunks cost memory before anything lies in them. */
+/* Returns a reason to refuse the mount: too many chunks. Chunks cost memory even while they are empty. */
 static const char *
 too_many_chunks(const kvp_master_t *m, const kvp_session_t *s, uint64_t n)
 {
@@ -235,19 +234,19 @@ mount_segment(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp_
     return KVP_OK;
 }
 
-/* Memory of this very term that this master neither has nor dropped: another master served the pool
- * in this term, unknown to the nodes that named the pool, or after an old copy of the data
- * directory. */
+/* Returns true if the memory was mounted in this very term, but not by this master: another master served the pool in
+ * this term, unknown to the nodes that gave this pool its identity, or after an old copy of the data directory was
+ * restored. */
 static bool
 is_of_a_twin(const kvp_master_t *m, const Kvp__Pb__Mount *msg)
 {
-    if (m->ctx.conf.is_elected) return false; /* etcd gives no term twice */
+    if (m->ctx.conf.is_elected) return false; /* etcd assigns no term twice */
     if (msg->is_tier || msg->is_fresh || msg->mounted_term != m->ctx.term || m->dropped_term == m->ctx.term)
         return false;
     return find_uuid(m, msg->uuid.data) == NULL && !kvp_report_was_cut(m, msg->uuid.data);
 }
 
-/* Masters of this pool have used the memory. A complete log knows all such memory. */
+/* Returns true if masters of this pool have used the memory. If the log is complete, it knows all such memory. */
 static bool
 is_used_memory(kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Mount *msg)
 {
@@ -317,11 +316,11 @@ kvp_on_unmount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     } else if (msg->is_kept && !g->is_tier) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_INVALID, "what is in memory is not kept");
     } else if (msg->is_kept) {
-        /* its node is connected: it continues to drop removed objects */
+        /* the node stays connected and continues to drop removed objects */
         kvp_segment_set_state(&m->space, g, KVP_SEG_LOST);
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_OK, "");
     } else {
-        /* Draining: readers finish, nothing new is put. The rest is done by the tick. */
+        /* Draining: readers finish, and no put is placed here. The tick does the rest. */
         kvp_segment_set_state(&m->space, g, KVP_SEG_DRAINING);
         (void)kvp_evict_leave_segment(&m->evict, g);
         g->unmount_conn = s->conn;
@@ -331,7 +330,7 @@ kvp_on_unmount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_pb_free(&pb, msg);
 }
 
-/* ---- telling clients */
+/* ---- the list of segments for clients */
 static void
 describe_segment(const kvp_segment_t *g, bool is_resting, Kvp__Pb__SegmentInfo *info)
 {
@@ -348,7 +347,8 @@ describe_segment(const kvp_segment_t *g, bool is_resting, Kvp__Pb__SegmentInfo *
     info->chunk_bytes = g->chunk_bytes;
     info->chunk_n = g->chunk_n;
     info->state =
-        is_resting && g->life == KVP_SEGMENT_STAYS ? KVP_SEG_UP : g->state; /* a standby does not know: by the log */
+        /* a standby takes the state from the log, because no node is connected to it */
+        is_resting && g->life == KVP_SEGMENT_STAYS ? KVP_SEG_UP : g->state;
     info->used_bytes = g->used_bytes;
     info->objects = g->objects;
     info->is_tier = g->is_tier;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Puts: begin (an attempt gets its extents, at once or after room was made), commit, abort. Only
- * the writer's transfers come between begin and commit. If the writer ends, its keys are free at
- * once and its extents are retired with it as owner, so the node proves that it cannot store any
- * more. */
+ * Puts: begin (an attempt gets its extents, at once or after room was made), commit, abort. Between begin and commit
+ * only the writer's transfers happen. If the writer's session ends, its keys are free at once, and its extents are
+ * retired with the writer as owner, so the node proves that the writer cannot write any more. */
 #include "master/core/request/request.h"
 
 #include "common/hash.h"
@@ -37,8 +36,8 @@
 
 #include <string.h>
 
-#define PUT_SHARE 160u /* share of a full pool that one message begins: 1/160, */
-#define PUT_SHARE_MIN (512ull << 10) /* and at least this much */
+#define PUT_SHARE 160u /* one message may begin puts for at most 1/160 of a full pool */
+#define PUT_SHARE_MIN (512ull << 10) /* one message may begin puts for at least this many bytes */
 
 /* ---- begin */
 static kvp_err_t
@@ -59,9 +58,9 @@ check_lineage(const kvp_wire_lineage_t *lineage)
     return (lineage->sequence | lineage->parent | lineage->depth | lineage->is_told) == 0 ? KVP_OK : KVP_INVALID;
 }
 
-/* Returns whether a committed object serves as the result of a put of its key: ALREADY, or OK if a
- * fresh copy is better than waiting for it: its node is absent, its epoch is over, or its group is
- * doomed. IN_PROGRESS: it is hidden, and another client's. */
+/* Decides whether a committed object serves as the result of a put of its key. ALREADY: it does. OK: a new copy is
+ * better than waiting for the object, because its node is disconnected, its epoch is over, or its group is doomed.
+ * IN_PROGRESS: it is hidden, and belongs to another client. */
 static kvp_err_t
 check_worth(kvp_master_t *m, kvp_session_t *s, uint32_t oid)
 {
@@ -71,7 +70,8 @@ check_worth(kvp_master_t *m, kvp_session_t *s, uint32_t oid)
     return kvp_group_hides(&m->cat, o) ? kvp_group_claim(&m->prot, s, oid) : KVP_ALREADY;
 }
 
-/* A committed object in the way: what a put, or an upsert, of its key is answered. */
+/* Returns the answer to a put or an upsert of a key that has a committed object. OK: the put may begin, and *over_out
+ * is the object to replace, if any. */
 static kvp_err_t
 check_committed(kvp_master_t *m, kvp_session_t *s, uint32_t oid, kvp_digest_t digest, bool is_upsert,
                 uint32_t *over_out)
@@ -80,7 +80,7 @@ check_committed(kvp_master_t *m, kvp_session_t *s, uint32_t oid, kvp_digest_t di
     kvp_attempt_t *replacement = kvp_attempt_replacement(&m->cat, o);
     kvp_err_t err = check_worth(m, s, oid);
 
-    /* Worth waiting for: it may be the only copy. */
+    /* The client must wait for the object's node, because this may be the only copy. */
     if (!kvp_obj_is_served(&m->cat, o) && kvp_obj_is_reported(&m->cat, o)) return KVP_RETRY_AFTER;
     if (err == KVP_IN_PROGRESS) return err;
     if (replacement != NULL && (is_upsert || err == KVP_OK) && !kvp_attempt_take(&m->puts, replacement))
@@ -90,24 +90,24 @@ check_committed(kvp_master_t *m, kvp_session_t *s, uint32_t oid, kvp_digest_t di
         kvp_obj_drop(&m->space, oid, KVP_GONE_SUPERSEDED, 0, NULL);
         return KVP_OK;
     }
-    kvp_victim_used(&m->prot, oid); /* so that the object replaced by an upsert is not evicted for the upsert first */
-    if (!is_upsert && o->is_fresh != 0) /* not durable yet: nothing is promised */
+    kvp_victim_used(&m->prot, oid); /* so that the object that an upsert replaces is not evicted for this upsert */
+    if (!is_upsert && o->is_fresh != 0) /* not durable yet, so the client gets no promise */
         return m->ctx.st.log_refuses != 0 ? KVP_LOG_FAILED : KVP_RETRY_AFTER;
     if (!is_upsert) return KVP_ALREADY;
     *over_out = oid;
     return KVP_OK;
 }
 
-/* The request of a PutBegin. */
+/* The parsed request of a PutBegin. */
 typedef struct {
     const kvp_wire_put_t *puts;
-    const kvp_wire_group_t *groups; /* NULL = none */
-    const kvp_wire_lineage_t *lineages; /* NULL = none */
+    const kvp_wire_group_t *groups; /* the keys' groups; NULL = no groups */
+    const kvp_wire_lineage_t *lineages; /* the keys' lineages; NULL = no lineages */
     const uint8_t *keys;
     size_t keys_len;
 } asked_t;
 
-/* Returns the obstacle to a new attempt, or OK with the object to replace in *over_out. */
+/* Returns the error for a new attempt of the key, or OK with the object to replace in *over_out. */
 static kvp_err_t
 check_present(kvp_master_t *m, const kvp_put_req_t *p, const kvp_wire_put_t *put, const uint8_t *keys,
               uint32_t *over_out)
@@ -142,16 +142,18 @@ is_over_limit(const kvp_master_t *m, const kvp_session_t *s, uint64_t len, uint3
     return bytes > max || len > (max - bytes) / copies;
 }
 
-/* Unfinished puts cost the master memory; those of ended sessions too, until they are aborted. No
- * client has more of them than an eighth of the rest, so that many greedy clients leave some. */
+/* Returns true if the client has too many unfinished puts. They cost the master memory; those of ended sessions too,
+ * until they are aborted. A client may have at most an eighth of what is left of the limit for all clients, so that
+ * many greedy clients leave room for others. */
 static bool
 is_over_all(const kvp_master_t *m, const kvp_session_t *s)
 {
     return s->attempt_ids.n >= (KVP_ATTEMPTS_MAX - m->ctx.st.attempts) / 8;
 }
 
-/* In a full pool a message's puts evict other objects, and until the commit neither can be read. So
- * a message begins a small part of the pool, and its client comes back for the rest. */
+/* Returns true if the message has begun its share of puts. In a full pool a message's puts evict other objects, and
+ * until the commit neither the old nor the new objects can be read. So a message may begin only a small part of the
+ * pool, and its client asks again for the rest. */
 static bool
 is_over_share(const kvp_master_t *m, kvp_put_req_t *p, uint64_t len)
 {
@@ -161,7 +163,7 @@ is_over_share(const kvp_master_t *m, kvp_put_req_t *p, uint64_t len)
     return p->is_cut;
 }
 
-/* Returns whether the client may begin one more put. */
+/* Returns OK if the client may begin one more put. */
 static kvp_err_t
 check_client(kvp_master_t *m, kvp_put_req_t *p, const kvp_wire_put_t *put)
 {
@@ -204,10 +206,10 @@ begin_one(kvp_master_t *m, kvp_put_req_t *p, uint32_t at, const asked_t *asked)
         kvp_objindex_link(m->cat.index, oid, put->digest);
         if (kvp_group_is_named(group)) kvp_group_join(&m->prot, s, oid, group);
     } else {
-        kvp_attempt_stage(&m->cat, a, over); /* it joins when it replaces the old one */
+        kvp_attempt_stage(&m->cat, a, over); /* it joins its group when it replaces the old object */
     }
     for (uint32_t i = 0; i < a->copies; i++) {
-        /* No put overtakes a waiting one. */
+        /* While other puts wait, this one waits behind them. */
         if (kvp_list_is_empty(&m->puts.waiting) && kvp_place_alloc(&m->space, a, &p->wish) == KVP_OK)
             kvp_put_req_place(&m->puts, a);
         else
@@ -254,12 +256,12 @@ kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     if (p->left == 0)
         kvp_put_req_answer(&m->puts, p);
     else
-        m->ctx.has_space_news = true; /* who waits is tried for when the input is done */
+        m->ctx.has_space_news = true; /* waiting puts are tried at the end of this input */
     kvp_pb_free(&pb, msg);
 }
 
 /* ---- commit and abort */
-/* Returns the index of the generation among the granted copies. */
+/* Returns the index of the copy with this generation among the granted copies. */
 static uint32_t
 granted_at(const kvp_attempt_t *a, uint64_t generation)
 {
@@ -270,7 +272,7 @@ granted_at(const kvp_attempt_t *a, uint64_t generation)
     return i;
 }
 
-/* Removes the unsealed copies, if a sealed one still exists. */
+/* Removes the copies that the client has not sealed. Returns false if no sealed copy exists any more. */
 static bool
 keep_sealed(kvp_master_t *m, const kvp_attempt_t *a, uint32_t sealed)
 {
@@ -289,14 +291,14 @@ keep_sealed(kvp_master_t *m, const kvp_attempt_t *a, uint32_t sealed)
     return true;
 }
 
-/* An answer that may contain a promise. It waits if an object is superseded, or a record is not
- * durable. */
+/* An answer to commits or aborts that may contain a promise. It is deferred if it supersedes an object or needs a
+ * durable record. */
 typedef struct {
     const kvp_frame_hdr_t *ask;
     uint32_t n;
-    kvp_deferred_t *deferred; /* NULL = there is nothing to wait for */
-    bool waits; /* until no lease covers the superseded object */
-    bool has_revoked; /* an object that leases may cover */
+    kvp_deferred_t *deferred; /* the deferred reply; NULL = the answer is sent at once */
+    bool waits; /* flag: the client waits until no lease covers the superseded objects */
+    bool has_revoked; /* flag: an object that leases may cover was superseded */
 } reply_t;
 
 static bool
@@ -314,15 +316,14 @@ answer_of(const reply_t *reply)
     return reply->deferred == NULL ? 0 : reply->deferred->id;
 }
 
-/* The staged version replaces the old one, if that still exists, as the old one is dropped: it is
- * the key's object then. */
+/* Drops the old object that the staged version replaces, if it still exists, and puts the version into the index. */
 static void
 supersede_old(kvp_master_t *m, kvp_attempt_t *a, kvp_deferred_t *w)
 {
     if (a->over != KVP_OID_NONE) kvp_obj_supersede(&m->space, a->over, w);
 }
 
-/* Repeats the answer to a repeated request: not before the first answer, which may wait. */
+/* Repeats the answer to a repeated request, but not before the first answer, which may be deferred. */
 static kvp_err_t
 repeat_answer(const kvp_master_t *m, kvp_session_t *s, uint64_t attempt, kvp_err_t what, reply_t *reply)
 {
@@ -343,8 +344,8 @@ commit_again(const kvp_master_t *m, kvp_session_t *s, uint64_t attempt, reply_t 
     return repeat_answer(m, s, attempt, is_committed ? KVP_OK : KVP_ABORTED, reply);
 }
 
-/* Not if the namespace was bumped meanwhile, no copy that is sealed is there any more, or its group
- * has no place for it. */
+/* Returns true if the attempt may be committed: its namespace was not bumped meanwhile, a sealed copy still exists,
+ * and its group has a place for it. */
 static bool
 may_commit(kvp_master_t *m, kvp_session_t *s, const kvp_attempt_t *a, uint32_t sealed)
 {
@@ -369,9 +370,8 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     waits = may_be_known || m->log.state != KVP_JOURNAL_OFF;
     if (waits && !may_wait(s, reply)) return KVP_LIMIT;
     if (!may_commit(m, s, a, commit->replicas)) {
-        /* A later master would adopt a sealed extent, so it is dead before its writer gets the
-         * refusal. A client with too many waiting answers already gets no such guarantee. Copies
-         * that a commit does not name may still be written to. */
+        /* A later master would adopt a sealed extent, so the refusal is sent only when the extent is dead. A client
+         * with too many deferred answers does not get this guarantee. Copies that it does not name may be written. */
         (void)may_wait(s, reply);
         kvp_recent_add(&s->recent, a->id, KVP_RECENT_ABORTED, answer_of(reply));
         kvp_attempt_refuse(&m->puts, a, commit->replicas + 1 == 1u << a->granted_n, reply->deferred);
@@ -379,8 +379,8 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     }
     oid = a->oid;
     pin = a->pin;
-    /* An eviction revokes nothing, for readers find DEAD: but they do not where the node has not
-     * obeyed yet, nor those, for the time of a lease, who do not look. */
+    /* An eviction revokes no cached location, because readers find the descriptor DEAD. This fails if the node has not
+     * carried out the Retire yet, and for readers that skip descriptors during a lease. So the commit revokes it. */
     if ((may_be_known && KVP_RULE(REVOKE_ON_UPSERT)) || (is_not_dead && KVP_RULE(REVOKE_NOT_DEAD_YET)))
         kvp_revoke(a->tenant, a->digest);
     reply->has_revoked |= may_be_known;
@@ -402,7 +402,8 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     m->ctx.st.objects++;
     kvp_obj_tenant(&m->cat, o)->objects++;
     m->ctx.st.commits++;
-    if (pin == KVP_PIN_HARD) kvp_check_all(&m->space, oid); /* else what was never written keeps its space for ever */
+    /* otherwise a hard-pinned object that was never written would use its space for ever */
+    if (pin == KVP_PIN_HARD) kvp_check_all(&m->space, oid);
     return KVP_OK;
 }
 
@@ -439,7 +440,7 @@ kvp_on_put_commit(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     for (uint32_t i = 0; i < msg->n; i++)
         results[i] = commit_one(m, s, &commits[i], &reply);
     answer_put(m, s, &reply, results, msg->wait && reply.has_revoked);
-    kvp_ctx_space_news(&m->ctx); /* a committed object can be evicted */
+    kvp_ctx_space_news(&m->ctx); /* committed objects can be evicted */
     kvp_pb_free(&pb, msg);
 }
 

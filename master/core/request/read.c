@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Everything that only looks: get, exists, lookup, release, list, status.
- */
+ * The requests that change no objects: get, exists, lookup, release, list, status. */
 #include "master/core/request/request.h"
 
 #include "common/buf.h"
@@ -33,13 +32,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LIST_SCAN_MAX 4096u /* records that one List walks */
-#define STAGE_WAIT_MAX_MS 500u /* longest wait of an answer for loads from tiers */
-#define STAGE_RETRY_MS 1u /* until what is on its way is asked for again, */
-#define AWAY_RETRY_MS 5u /* and for an object on a node that has not returned after the master's start */
+#define LIST_SCAN_MAX 4096u /* limit of the records that one List examines */
+#define STAGE_WAIT_MAX_MS 500u /* longest time that an answer waits for loads from tiers */
+#define STAGE_RETRY_MS 1u /* time after which a client asks again for an object that is being loaded */
+#define AWAY_RETRY_MS 5u /* the same for an object on a node that has not reconnected after the master's start */
 #define LIST_BYTES_MAX (256u << 10)
 
-/* Returns the digests after a head with a count, of at most max. NULL after closing the connection. */
+/* Returns the digests after a message head, at most max of them. NULL: the message was malformed, and the connection
+ * is closed. */
 static const kvp_digest_t *
 read_digests(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, uint32_t n, uint32_t max)
 {
@@ -52,7 +52,7 @@ read_digests(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, uint32_t n
     return digests;
 }
 
-/* Another tenant's digest counts as absent. */
+/* Returns true if the object is served and belongs to the session's tenant. Other tenants' digests count as absent. */
 static bool
 is_found(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
 {
@@ -61,7 +61,7 @@ is_found(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
     return o != NULL && kvp_obj_is_served(&m->cat, o) && kvp_obj_tenant(&m->cat, o) == s->tenant;
 }
 
-/* Its length and place will be asked for soon. */
+/* Prefetches the records for the object's length and place, which are needed soon. */
 static void
 prefetch_place(const kvp_master_t *m, uint32_t oid)
 {
@@ -71,7 +71,7 @@ prefetch_place(const kvp_master_t *m, uint32_t oid)
     if (c != NULL && c->slab != NULL) kvp_slab_prefetch(c->slab, (uint32_t)o->slot);
 }
 
-/* The object exists, and only its node is absent. */
+/* Returns true if the object exists and only its node is disconnected. */
 static bool
 is_away(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
 {
@@ -81,8 +81,8 @@ is_away(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
            kvp_obj_version(o) > s->tenant->min_version && !kvp_group_hides(&m->cat, o);
 }
 
-/* What of that a reader is to wait for: the master has just begun, and the node was not seen since;
- * or it is being started again. */
+/* Returns true if a reader should wait for the object: the master has just started and the object's node has not
+ * reconnected yet, or the node is being restarted. */
 static bool
 is_coming(const kvp_master_t *m, uint32_t oid)
 {
@@ -91,14 +91,14 @@ is_coming(const kvp_master_t *m, uint32_t oid)
     return (kvp_takeover_may_tickets_come(&m->peers) && kvp_obj_is_reported(&m->cat, o)) || kvp_obj_is_kept(&m->cat, o);
 }
 
-/* Returns why the answer to a GET has no place of the object: it is being loaded, or the client has
- * to ask again; or the GET has waited, and its node had no room in memory, or failed to load it. */
+/* Returns why the answer to a GET has no place for the object. RETRY_AFTER: it is being loaded, or the client must
+ * ask again. Other errors: the GET has waited, and the node had no room in memory, or failed to load the object. */
 static kvp_err_t
 loading_err(const kvp_master_t *m, uint32_t oid, const kvp_stage_waiter_t *waited)
 {
     const kvp_moving_t *mv = kvp_moving_of(&m->space, kvp_obj(m->cat.index, oid));
 
-    /* After a take-over nothing is evicted for a while. */
+    /* After a take-over nothing is evicted for a while, so a load may have to wait for room. */
     if (waited == NULL || kvp_takeover_may_tickets_come(&m->peers)) return KVP_RETRY_AFTER;
     if (mv != NULL) return mv->is_load && !mv->is_placed ? KVP_NO_SPACE : KVP_RETRY_AFTER;
     return waited->result != KVP_OK ? waited->result : KVP_RETRY_AFTER;
@@ -106,14 +106,14 @@ loading_err(const kvp_master_t *m, uint32_t oid, const kvp_stage_waiter_t *waite
 
 /* The result of a GET. */
 typedef struct {
-    uint32_t oids[KVP_PLACES_MAX]; /* of all requested keys */
-    uint32_t found[KVP_PLACES_MAX], tiered[KVP_PLACES_MAX]; /* objects in memory, and objects on tiers only */
-    uint32_t found_n, tiered_n, coming_n; /* coming_n: objects on a node that has not returned */
-    uint32_t tiered_at[KVP_PLACES_MAX]; /* indices among the requested keys */
-    const kvp_stage_waiter_t *waited; /* borrowed: the result of each load; NULL = the GET did not wait */
+    uint32_t oids[KVP_PLACES_MAX]; /* oids of all requested keys */
+    uint32_t found[KVP_PLACES_MAX], tiered[KVP_PLACES_MAX]; /* objects in memory; objects that are only on tiers */
+    uint32_t found_n, tiered_n, coming_n; /* coming_n: number of objects on a node that has not reconnected */
+    uint32_t tiered_at[KVP_PLACES_MAX]; /* indices of the tiered objects among the requested keys */
+    const kvp_stage_waiter_t *waited; /* result of each key's load; NULL = the GET did not wait. Borrowed */
 } got_t;
 
-/* Returns the tier with a copy, or with the only one; 0 = no tier that answers. */
+/* Returns the id of the tier that has a copy of the object; 0 = no copy on a connected tier. */
 static uint32_t
 tier_id(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
 {
@@ -122,8 +122,8 @@ tier_id(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
     return t == NULL || t->state == KVP_SEG_LOST ? 0 : t->id;
 }
 
-/* Appends the n records of an answer to Get, then the nloc places of the found objects, and, if
- * requested, their lineages and tiers. */
+/* Appends the n records of an answer to Get, then the nloc places of the found objects, and, if requested, their
+ * lineages and tiers. */
 static void
 append_found(const kvp_master_t *m, const kvp_session_t *s, const got_t *got, const Kvp__Pb__Places *reply,
              bool is_staging, kvp_buf_t *out)
@@ -183,7 +183,7 @@ find_places(kvp_master_t *m, const kvp_session_t *s, const kvp_digest_t *digests
     }
 }
 
-/* Begins to load objects that only tiers have. True: the answer waits for the loads. */
+/* Begins to load the objects that are only on tiers. Returns true if the answer waits for the loads. */
 static bool
 stage_all(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const got_t *got, uint32_t n, uint32_t wait_ms)
 {
@@ -199,8 +199,8 @@ stage_all(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const got_t *
     return w != NULL && begun > 0;
 }
 
-/* Returns whether a missing object may be found once a node is back: it lies there, or the log may
- * lack it. For a prefix only the first missing one counts. */
+/* Returns whether a missing object may be found when a node reconnects: it lies on this node, or the log may lack it.
+ * For a prefix only the first missing object counts. */
 static bool
 may_any_come(const kvp_master_t *m, const kvp_session_t *s, const kvp_digest_t *digests, uint32_t n, bool is_prefix)
 {
@@ -228,7 +228,7 @@ answer_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const kvp_st
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__get__descriptor, f);
     digests = read_digests(m, s, f, msg == NULL ? 0 : msg->n, KVP_PLACES_MAX);
-    /* A client repeats a GET with a hold itself. Without a hold GET is a question, as EXISTS is. */
+    /* A client repeats a GET with a hold itself. A GET without a hold is a question, like EXISTS, and waits here. */
     if (digests == NULL || (msg->no_hold && may_any_come(m, s, digests, msg->n, false) && kvp_await_nodes(m, s, f))) {
         kvp_pb_free(&pb, msg);
         return;
@@ -277,7 +277,7 @@ kvp_get_again(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const kvp
     answer_get(m, s, f, waited);
 }
 
-/* The first probe since an object's last use counts as a use; later ones do not, because a client
+/* Counts the first probe since an object's last use as a use. Later probes do not count, because otherwise a client
  * that only asks would keep objects that are never read. */
 static void
 count_probes(kvp_master_t *m, const uint32_t *oids, uint32_t n)
@@ -285,7 +285,7 @@ count_probes(kvp_master_t *m, const uint32_t *oids, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         kvp_obj_t *o = kvp_obj(m->cat.index, oids[i]);
 
-        if (o->is_asking_counted != 0) continue; /* twice in one message */
+        if (o->is_asking_counted != 0) continue; /* the object is twice in one message */
         kvp_victim_used(&m->prot, oids[i]);
         o->is_asking_counted = 1;
     }
@@ -330,7 +330,7 @@ kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_pb_free(&pb, msg);
 }
 
-/* Reads from cached locations. Removed or unknown objects are ignored. */
+/* Handles Used: the client reports reads from cached locations, which count as uses. Unknown objects are ignored. */
 void
 kvp_on_used(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -358,12 +358,12 @@ kvp_on_used(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_pb_free(&pb, msg);
 }
 
-/* The result of a Lookup: objects or groups, one a digest. */
+/* The result of a Lookup: an object or a group for each digest. */
 typedef struct {
     uint32_t oids[KVP_BATCH_MAX];
     kvp_group_t *groups[KVP_BATCH_MAX];
     uint8_t present[KVP_BATCH_MAX];
-    const kvp_digest_t *hole; /* the first absent one; NULL = none */
+    const kvp_digest_t *hole; /* the first absent digest; NULL = none is absent */
 } looked_up_t;
 
 static bool
@@ -374,7 +374,7 @@ look_up(kvp_master_t *m, const kvp_session_t *s, kvp_digest_t digest, bool is_gr
     return l->groups[at] != NULL;
 }
 
-/* Moves the found ones to the front. */
+/* Looks up all digests, and moves the found ones to the front. Returns their number. */
 static uint32_t
 find_all(kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Lookup *msg, const kvp_digest_t *digests,
          looked_up_t *l)
@@ -399,7 +399,7 @@ find_all(kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Lookup *msg, co
     return found;
 }
 
-/* Counts the granted objects that are on tiers only, and loads them if wanted. */
+/* Counts the granted objects that are only on tiers, and begins to load them if the client wants them in memory. */
 static uint32_t
 count_tiered(kvp_master_t *m, const uint32_t *oids, uint32_t n, bool wants_memory)
 {
@@ -413,7 +413,7 @@ count_tiered(kvp_master_t *m, const uint32_t *oids, uint32_t n, bool wants_memor
     return count;
 }
 
-/* A group that is not seen may be whole when a node is back. */
+/* Returns whether a Lookup should wait for nodes: a group that is not served may be complete when a node reconnects. */
 static bool
 may_lookup_wait(kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Lookup *msg, const kvp_digest_t *digests)
 {
@@ -530,8 +530,8 @@ kvp_on_list(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
-    /* Records keep their numbers, so a number can be the cursor: later puts below it are missed,
-     * and nothing is listed twice. */
+    /* Object numbers do not change, so a number can be the cursor: later puts below it are missed, and no object is
+     * listed twice. */
     limit = msg->limit == 0 ? KVP_LIST_MAX : (uint32_t)kvp_min_u64(msg->limit, KVP_LIST_MAX);
     cursor = (uint32_t)kvp_min_u64(msg->cursor, kvp_obj_limit(m->cat.index));
     while (reply.n < limit && key_bytes < LIST_BYTES_MAX) {
@@ -578,7 +578,7 @@ kvp_master_stats(const kvp_master_t *m, kvp_master_stats_t *stats_out)
                               (uint64_t)m->prot.gone.cap * sizeof(kvp_digestmap_at_t);
 }
 
-/* A standby does not know which nodes are present: it answers by the log. */
+/* Adds the log's segments to the statistics of a standby, to which no node is connected. */
 static void
 add_resting(const kvp_master_t *m, kvp_master_stats_t *st)
 {
@@ -593,7 +593,7 @@ add_resting(const kvp_master_t *m, kvp_master_stats_t *st)
     }
 }
 
-/* The masters and causes of a Status. Lives until the answer is packed. */
+/* The masters and the reasons for a degraded pool in a Status. Must live until the answer is packed. */
 typedef struct {
     kvp_master_wrong_t found;
     Kvp__Pb__MasterInfo masters[KVP_MASTERS_MAX], *masters_list[KVP_MASTERS_MAX];

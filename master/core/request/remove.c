@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Removing: by key, by pattern, all objects that a tenant has put so far. Removed objects are
- * revoked, and the answer waits (deferred.c). Walks over all objects go in slices. */
+ * Removals: by key, by pattern, or of all objects that a tenant has put so far. The cached locations of removed
+ * objects are revoked, and the answer is deferred (deferred.c). Walks over all objects are done in slices. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "master/core/request/remove.h"
 
@@ -36,15 +36,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define MATCH_STEPS 20000u /* steps for one key; a pattern that needs more is too costly */
-#define STEPS_PER_RECORD 32u /* so many count for a record of a slice */
+#define MATCH_STEPS 20000u /* limit of the match steps for one key; a pattern that needs more is too costly */
+#define STEPS_PER_RECORD 32u /* this many match steps cost as much as handling one record */
 #define DEPTH_LIMIT 10000u
 #define HEAP_LIMIT_KIB 4096u
-#define JOBS_MAX 16u /* walks at a time in one session */
+#define JOBS_MAX 16u /* limit of the unfinished walks of one session */
 
-/* Refuses and answers removals that are not allowed now. Before a first node has come, the pool and
- * its contents are uncertain. From then on the answer makes the pool's name final: a later name
- * would forget the removal. */
+/* Answers removals that are not allowed at present with an error. Before the first node has connected, the pool and
+ * its contents are uncertain. From then on the answer to a removal makes the pool's identity final: with a later
+ * identity the removal would be forgotten. */
 static bool
 refuse_early(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -85,8 +85,8 @@ may_go(kvp_master_t *m, uint32_t oid, const Kvp__Pb__Remove *ask)
     return KVP_OK;
 }
 
-/* Removes the replica in the segment, if there are others. *is_only_out: there are none; a replica
- * in a dropped segment does not count. */
+/* Removes the replica in the segment, if there are others. *is_only_out: it is the only one; a replica in a dropped
+ * segment does not count. */
 static kvp_err_t
 remove_replica(kvp_master_t *m, uint32_t oid, uint32_t segment, kvp_deferred_t *w, bool *is_only_out)
 {
@@ -111,7 +111,7 @@ remove_replica(kvp_master_t *m, uint32_t oid, uint32_t segment, kvp_deferred_t *
     return KVP_OK;
 }
 
-/* Covers versions of the key from older terms, up to the version. */
+/* Records the removal of versions from older terms, up to the given version, which a node may still report. */
 static void
 hold_unknown(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
 {
@@ -130,14 +130,15 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
     if (KVP_RULE(REVOKE_ON_REMOVAL)) kvp_revoke(t, digest);
     kvp_obj_drop(&m->space, oid, KVP_GONE_REMOVED, 0, w);
     hold_unknown(m, digest, UINT64_MAX); /* a node may still report a newer version */
-    kvp_ctx_space_news(&m->ctx); /* a window may go over what could not be evicted before */
+    /* a window may now include the removed object's extent, which could not be evicted before */
+    kvp_ctx_space_news(&m->ctx);
     m->ctx.st.removes++;
     return KVP_OK;
 }
 
-/* An absent object may have been evicted from a node that has not obeyed yet, and be read from
- * cached locations. If the node has obeyed, clients that skip descriptors may still read it for one
- * lease time. */
+/* Revokes the cached locations of an absent object. It may have been evicted from a node that has not carried out the
+ * Retire yet, so clients may still read it from cached locations. Even after the Retire, clients that skip
+ * descriptors may read it for one lease time. */
 static void
 revoke_absent(const kvp_master_t *m, kvp_tenant_t *t, kvp_digest_t digest, bool waits)
 {
@@ -146,7 +147,7 @@ revoke_absent(const kvp_master_t *m, kvp_tenant_t *t, kvp_digest_t digest, bool 
     if (is_not_dead || (waits && KVP_RULE(REVOKE_EVICTED))) kvp_revoke(t, digest);
 }
 
-/* Returns the greatest possible version of an absent key: it may be under way. */
+/* Returns the greatest version that an absent key may have: a put of it may be in progress. */
 static uint64_t
 version_before(const kvp_master_t *m, uint32_t oid)
 {
@@ -155,7 +156,7 @@ version_before(const kvp_master_t *m, uint32_t oid)
     return next == 0 ? kvp_gen_make(m->ctx.term, m->cat.gen_seq) : next - 1;
 }
 
-/* Digests are salted by tenant, but a client may send any. */
+/* Returns true if the object belongs to another tenant. Digests depend on the tenant, but clients may send any. */
 static bool
 is_of_another(const kvp_master_t *m, const kvp_tenant_t *t, uint32_t oid)
 {
@@ -164,7 +165,7 @@ is_of_another(const kvp_master_t *m, const kvp_tenant_t *t, uint32_t oid)
     return o != NULL && o->state == KVP_OBJ_COMMITTED && kvp_obj_tenant(&m->cat, o) != t;
 }
 
-/* The absent object must neither be read at its old place, nor come back with a node's report. */
+/* Removes an absent object: it must neither be read at its old place, nor reappear with a node's report. */
 static void
 remove_absent(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, const Kvp__Pb__Remove *ask)
 {
@@ -226,15 +227,15 @@ compile_pattern(const char *pattern)
     if (ctx == NULL) kvp_panic("out of memory: a pattern");
     pcre2_set_max_pattern_length(ctx, KVP_PATTERN_MAX);
     pcre2_set_parens_nest_limit(ctx, 50);
-    /* \C is of no use on bytes. */
+    /* \C is of no use for keys, which are bytes. */
     code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
                          PCRE2_NEVER_BACKSLASH_C | PCRE2_NEVER_UTF | PCRE2_AUTO_CALLOUT, &err, &at, ctx);
     pcre2_compile_context_free(ctx);
     return code;
 }
 
-/* PCRE2's own limit starts again at each start position in the key, so it does not bound long work:
- * this callback counts. Called before every item of the pattern. */
+/* Counts the steps of a pattern match. PCRE2's own limit starts again at each start position in the key, so it does
+ * not limit the whole match. PCRE2 calls this before every item of the pattern. */
 static int
 on_step(pcre2_callout_block *block, void *arg)
 {
@@ -246,8 +247,8 @@ on_step(pcre2_callout_block *block, void *arg)
     return 0;
 }
 
-/* Returns whether the pattern matches the key: 1 or 0, or -1 if the answer takes too many steps.
- * *left counts the steps down, in records of a slice. */
+/* Returns whether the pattern matches the key: 1 or 0, or -1 if the match takes too many steps. *left, a number of
+ * records, is reduced by the cost of the steps. */
 static int
 match_key(kvp_master_t *m, const pcre2_code *code, const kvp_obj_t *o, uint32_t *left)
 {
@@ -288,7 +289,7 @@ job_free(kvp_master_t *m, kvp_walk_t *job)
     free(job);
 }
 
-/* False where the pattern turned out to be too costly. */
+/* Removes the object if it matches. Returns false if the pattern is too costly. */
 static bool
 job_remove(kvp_master_t *m, kvp_walk_t *job, uint32_t oid, uint32_t *left)
 {
@@ -311,7 +312,7 @@ job_remove(kvp_master_t *m, kvp_walk_t *job, uint32_t oid, uint32_t *left)
     return true;
 }
 
-/* An object from before a bump: no client finds it, and all leases on it were revoked at once. */
+/* Drops an object from before a bump: no client finds it, and all leases on it were revoked by the bump. */
 static void
 job_sweep(kvp_master_t *m, const kvp_walk_t *job, uint32_t oid)
 {
@@ -339,7 +340,7 @@ job_step(kvp_master_t *m, kvp_walk_t *job)
             is_ok = job_remove(m, job, oid, &left);
     }
     if (is_ok && job->cursor < kvp_min_u64(job->end, kvp_obj_limit(m->cat.index))) return;
-    if (job->is_due_again) { /* bumped again meanwhile */
+    if (job->is_due_again) { /* the namespace was bumped again meanwhile */
         job->is_due_again = false;
         job->cursor = 0;
         job->end = kvp_obj_limit(m->cat.index);
@@ -385,7 +386,7 @@ has_too_many_jobs(const kvp_session_t *s)
     return n >= JOBS_MAX;
 }
 
-/* A walk cannot meet what was not reported yet. */
+/* Refuses a walk while nodes report, because it would miss objects that were not reported yet. */
 static void
 refuse_while_rebuilding(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask)
 {
@@ -421,7 +422,7 @@ kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     if (has_too_many_jobs(s) || !kvp_deferred_may_open(s, 0)) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_LIMIT, "too many removals under way");
-    } else if (kvp_gone_is_rebuilding(&m->prot)) { /* a walk cannot meet what was not reported yet */
+    } else if (kvp_gone_is_rebuilding(&m->prot)) { /* the walk would miss objects that were not reported yet */
         refuse_while_rebuilding(m, s, &f->hdr);
     } else if (msg->pattern[0] != '\0' && (code = compile_pattern(msg->pattern)) == NULL) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_BAD_PATTERN, "bad pattern");
@@ -445,8 +446,8 @@ kvp_bump_sweep(kvp_master_t *m, kvp_tenant_t *t)
         t->sweep = job_open(m, t);
 }
 
-/* ---- bump: in one step nothing is found any more that was put before; the sweep gives its space
- * back later. Puts under way belong to the old epoch, so their commits are refused (put.c). */
+/* ---- bump: in one step all objects that were put before become invisible; the sweep frees their space later. Puts
+ * in progress belong to the old epoch, so their commits are refused (put.c). */
 static kvp_err_t
 bump_refusal(const kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Bump *msg, const char **why_out)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Nodes' messages about extents on their way out, answers to Retire, and Freed; and about extents
- * that no reader would accept. */
+ * Nodes' messages about extents that are being retired (answers to Retire, and Freed), and about extents that no
+ * reader would accept (answers to Check). */
 #include "master/core/request/request.h"
 
 #include "common/mutate.h"
@@ -18,7 +18,8 @@
 #include "proto/pb.h"
 #include "proto/wire.h"
 
-/* Its window may be free with it, and is its put's before anything else becomes free. */
+/* Sets the extent free. If a claimed window becomes free with it, its put gets the window before any other extent
+ * becomes free. */
 static void
 set_free(kvp_master_t *m, kvp_retire_t *r)
 {
@@ -32,8 +33,8 @@ is_waited_for(const kvp_retire_t *r, const kvp_session_t *node)
     return (r->state == KVP_RT_SENT || r->state == KVP_RT_DEAD) && r->chunk->segment->node == node;
 }
 
-/* A node answers in order. If it frees extents and answers no Check, ever more of these would wait
- * here. */
+/* Returns true if the node has skipped a Check: it answers in order. If a node frees extents and answers no Check,
+ * the number of waiting checks would grow without limit. */
 static bool
 has_left_out(const kvp_session_t *s, uint64_t request_id)
 {
@@ -67,12 +68,13 @@ kvp_retire_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         else if ((f->tail[i] & KVP_RETIRE_DEAD) != 0)
             kvp_retire_set_dead(&m->space, r);
         else
-            kvp_session_close(&m->peers, s, "a Retire not obeyed"); /* it is asked again when the node is back */
+            /* the order is sent again when the node reconnects */
+            kvp_session_close(&m->peers, s, "a Retire not obeyed");
     }
     kvp_retire_req_free(s, req);
 }
 
-/* Of a segment that was dropped since nothing is waited for. */
+/* Handles the answer to a Check. The answer for a segment that was dropped meanwhile is ignored. */
 void
 kvp_on_check_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -82,7 +84,8 @@ kvp_on_check_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
         if (g->check_request == 0 || g->check_request != f->hdr.request_id) continue;
         if (f->tail_len != g->checks_asked_n) {
-            kvp_session_close(&m->peers, s, "a Check not answered"); /* it is asked again when the node is back */
+            /* the order is sent again when the node reconnects */
+            kvp_session_close(&m->peers, s, "a Check not answered");
             return;
         }
         for (uint32_t i = 0; i < g->checks_asked_n; i++)

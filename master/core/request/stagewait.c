@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Questions that wait, and are handled again afterwards: a GET of objects on tiers only waits for
- * their loads; and after a take-over EXISTS, LOOKUP, LIST and GET without a hold wait for nodes
- * that have not returned yet. */
+ * Requests that wait and are handled again afterwards. A GET of objects that are only on tiers waits for their loads.
+ * After a take-over EXISTS, LOOKUP, LIST and GET without a hold wait for nodes that have not reconnected yet. */
 #include "master/core/request/request.h"
 
 #include "common/list.h"
@@ -14,19 +13,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NODES_WAIT_NS KVP_MS(1000) /* after a take-over */
+#define NODES_WAIT_NS KVP_MS(1000) /* after a take-over, requests wait at most this long for nodes */
 
 struct kvp_stagewait {
     kvp_stage_wait_t wait;
-    kvp_list_t link; /* session->stagewaits */
-    kvp_list_t all; /* master->stagewaits */
+    kvp_list_t link; /* link in session->stagewaits */
+    kvp_list_t all; /* link in master->stagewaits */
     kvp_session_t *session;
     uint64_t due_ns;
     kvp_frame_hdr_t ask;
     size_t len;
-    kvp_stage_waiter_t *waiters; /* n, one a key */
+    kvp_stage_waiter_t *waiters; /* n waiters, one for each key */
     uint32_t n;
-    uint32_t awaited_n; /* 0 = it waits for loads; else for one of this many nodes */
+    /* 0 = the request waits for loads; otherwise it waits until one of this many nodes reconnects */
+    uint32_t awaited_n;
     uint8_t *head;
     size_t tail_at;
 };
@@ -94,7 +94,7 @@ go_on(kvp_master_t *m, kvp_stagewait_t *w)
     kvp_stagewait_drop(w);
 }
 
-/* A standby knows no node, and waits for none. */
+/* Returns the number of nodes for which requests wait. A standby waits for none, because no node is connected to it. */
 uint32_t
 kvp_nodes_awaited(const kvp_master_t *m)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Nodes' messages about their tiers: answers to orders, reports after a restart, and pages to
- * reclaim. */
+ * Nodes' messages about their SSD tiers: answers to orders, reports after a restart, and pages to reclaim. */
 #include "master/core/request/request.h"
 
 #include "common/mutate.h"
@@ -36,7 +35,7 @@ kvp_on_tier_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_obj_lose(&m->space, lost[i]);
 }
 
-/* Returns the object of the record; NULL = none, or another version. */
+/* Returns the object of a tier's record; NULL = no object, or it has another version. */
 static kvp_obj_t *
 object_of(kvp_master_t *m, const kvp_segment_t *t, const kvp_wire_tiered_t *rec, uint32_t *oid_out)
 {
@@ -51,7 +50,7 @@ object_of(kvp_master_t *m, const kvp_segment_t *t, const kvp_wire_tiered_t *rec,
     return g == t || g->tier == t ? o : NULL;
 }
 
-/* NULL = the node has no such tier. */
+/* Returns the tier with this id; NULL = the node has no such tier. */
 static kvp_segment_t *
 tier_of(kvp_master_t *m, kvp_session_t *s, uint32_t id)
 {
@@ -60,7 +59,7 @@ tier_of(kvp_master_t *m, kvp_session_t *s, uint32_t id)
     return t != NULL && t->node == s && t->is_tier ? t : NULL;
 }
 
-/* Adopts an object that only its tier knows. Returns false if it is not wanted. */
+/* Adopts an object that only its tier knows. Returns false if the object is not wanted. */
 static bool
 adopt_told(kvp_master_t *m, kvp_segment_t *t, const kvp_told_t *told)
 {
@@ -74,13 +73,13 @@ adopt_told(kvp_master_t *m, kvp_segment_t *t, const kvp_told_t *told)
     oid = kvp_enter_object(m, &told->desc, told->key, told->lineage);
     kvp_enter_tier(m, oid, t, told->desc.tenant, told->desc.len);
     kvp_victim_used(&m->prot, oid);
-    kvp_obj(m->cat.index, oid)->is_used_since = 0; /* it has no use yet */
+    kvp_obj(m->cat.index, oid)->is_used_since = 0; /* not used since it was written to the tier */
     kvp_record_commit(&m->cat, oid, told->desc.digest);
     if (replacement != NULL) kvp_attempt_stage(&m->cat, replacement, oid);
     return true;
 }
 
-/* Returns whether a reported record is wanted: it is an object's present version. */
+/* Returns whether a reported record is wanted, because it is an object's present version. */
 static bool
 take_record(kvp_master_t *m, kvp_segment_t *t, const kvp_wire_tiered_t *rec)
 {
@@ -114,7 +113,7 @@ take_whole(kvp_master_t *m, kvp_segment_t *t, const kvp_wire_whole_t *rec, const
     return take_record(m, t, &short_rec) || adopt_told(m, t, &told);
 }
 
-/* The records of a page; false where they are none. */
+/* Handles the records of a report page. Returns false if the page is malformed. */
 static bool
 take_page(kvp_master_t *m, kvp_segment_t *t, const Kvp__Pb__TierReport *msg, const kvp_frame_t *f, uint8_t *unwanted)
 {
@@ -159,7 +158,8 @@ kvp_on_tier_report(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_pb_free(&pb, msg);
 }
 
-/* Objects used since their write, wanted, or being written are worth keeping. */
+/* Returns true if the tier should keep the object when it reclaims space: the object was used since its write, has a
+ * ticket, or is being moved. */
 static bool
 is_kept(kvp_master_t *m, kvp_obj_t *o, uint64_t *keep_bytes)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The peers connected to the core, and the core's own identity. */
+ * The peers that are connected to the core, and the core's own identity. */
 #ifndef KVP_MASTER_CORE_SESSION_PEERS_H
 #define KVP_MASTER_CORE_SESSION_PEERS_H
 
@@ -10,45 +10,49 @@
 #include "master/core/base/umap.h"
 #include "master/core/catalog/catalog.h"
 
-#define KVP_TERM_RISES_MAX 8u /* rises of the term that peers may cause in an hour */
+#define KVP_TERM_RISES_MAX 8u /* limit of the rises of the term that peers may cause in an hour */
 
-/* The output while the shell saves the identity. */
+/* How long all output to peers is held back while the shell saves the pool's identity. */
 typedef enum {
-    KVP_MUTE_NOT,
-    KVP_MUTE_UNTIL_TRIED, /* no output before the shell has tried to save the identity */
-    KVP_MUTE_UNTIL_SAVED, /* no output before the shell has saved a risen term */
+    KVP_MUTE_NOT, /* output is not held back */
+    KVP_MUTE_UNTIL_TRIED, /* until the shell has tried to save the identity */
+    KVP_MUTE_UNTIL_SAVED, /* until the shell has saved a raised term */
 } kvp_mute_t;
 
 /* The connected peers, the output for them, and this master's identity. */
 typedef struct kvp_sessions {
-    kvp_ctx_t *ctx; /* borrowed, */
-    kvp_catalog_t *cat; /* and this as well */
+    kvp_ctx_t *ctx; /* borrowed */
+    kvp_catalog_t *cat; /* borrowed */
     kvp_ptab_t sessions;
-    kvp_umap_t by_conn, by_incarnation; /* -> numbers in sessions */
+    kvp_umap_t by_conn, by_incarnation; /* connection or incarnation -> number in `sessions` */
     kvp_list_t seen, born, dirty;
-    kvp_buf_t unwanted; /* answers to one-way questions are written here and dropped */
+    kvp_buf_t unwanted; /* buffer for answers to one-way requests, which are dropped */
     uint64_t incarnation_seq, request_seq;
 
-    /* the pool's identity: kvp_pool_granted */
-    bool is_named; /* conf's identity is final: an earlier master, a node or a grant relies on it */
-    bool is_ident_news; /* the term or the name changed, and the shell does not know yet */
-    bool is_ident_given; /* the shell is saving an identity */
+    /* The pool's identity: kvp_pool_granted. */
+    /* flag: the pool's identity in conf is final, because an earlier master, a node or a grant relies on it */
+    bool is_named;
+    bool is_ident_news; /* flag: the term or the pool's identity changed, and the shell was not told yet */
+    bool is_ident_given; /* flag: the shell is saving an identity */
     kvp_mute_t mute;
 
-    /* recovery/term.c */
-    uint64_t follows_until_ns; /* peers may raise the term until then */
-    uint64_t term_rises_ns[KVP_TERM_RISES_MAX]; /* when peers raised the term; a ring */
+    /* Fields of recovery/term.c. */
+    uint64_t follows_until_ns; /* until this time peers may raise the term */
+    uint64_t term_rises_ns[KVP_TERM_RISES_MAX]; /* ring of the times at which peers raised the term */
     uint32_t term_rises;
-    bool may_leap; /* nothing was kept of the masters before, and nothing was granted yet */
-    uint32_t refused_in; /* the term in which a refusal was logged last; 0 = none was */
+    /* flag: no state of earlier masters was kept and nothing was granted yet, so a peer may raise the term at will */
+    bool may_leap;
+    uint32_t refused_in; /* the term in which the refusal of a peer's term was logged last; 0 = none was */
 
-    /* takeover.c */
+    /* Fields of takeover.c. */
     uint64_t took_over_ns; /* time of the take-over from the previous master */
-    uint64_t presents_due_ns; /* until then sessions may come for what they held before; 0 = they have */
-    uint64_t old_leases_end_ns; /* until then clients may read under leases of the master before */
-    uint64_t rebuild_until_ns; /* until then nodes may come whose memory is of an older term and not known here, */
-    uint32_t rebuilds; /* reports of such memory under way */
-    uint64_t orphans_until_ns; /* and for writers that complete their begun groups */
+    /* until this time clients may restore tickets of the previous master; 0 = the time is over */
+    uint64_t presents_due_ns;
+    uint64_t old_leases_end_ns; /* until this time clients may read under leases of the previous master */
+    /* until this time nodes may report memory of an older term that this master does not know */
+    uint64_t rebuild_until_ns;
+    uint32_t rebuilds; /* number of running reports of such memory */
+    uint64_t orphans_until_ns; /* until this time writers may complete groups that they began before */
 } kvp_sessions_t;
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Sessions: the connected peers, and the core's output to them. One session a connection; a session
- * that was cut off is not resumed, and the peer comes back with a new incarnation. request/hello.c
- * admits, request/end.c ends. */
+ * Sessions: the connected peers, and the core's output to them. Each connection has one session. A session whose
+ * connection was lost is not resumed: the peer connects again with a new incarnation. request/hello.c admits peers,
+ * request/end.c ends sessions. */
 #include "master/core/session/session.h"
 
 #include "common/buf.h"
@@ -57,8 +57,8 @@ kvp_session_open(kvp_sessions_t *peers, uint64_t conn)
     return s;
 }
 
-/* Informs the node of dead clients: it closes their connections, and refuses them from now on.
- * Incarnations below the oldest live one need not be named. */
+/* Tells the node that clients are dead: the node closes their connections, and refuses them from now on. The message
+ * also contains the oldest live incarnation; the node takes all lower ones as dead. */
 void
 kvp_fence_tell(kvp_sessions_t *peers, kvp_session_t *node, uint64_t above, uint64_t incarnation)
 {
@@ -89,7 +89,7 @@ kvp_session_dirty(kvp_sessions_t *peers, kvp_session_t *s)
     if (kvp_list_is_empty(&s->dirty)) kvp_list_add_tail(&peers->dirty, &s->dirty);
 }
 
-/* ---- answers */
+/* ---- answers to requests */
 kvp_buf_t *
 kvp_reply_begin(kvp_sessions_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask, const void *msg, size_t *at_out)
 {
@@ -132,8 +132,8 @@ kvp_reply_plain(kvp_sessions_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *
     kvp_frame_end(out, at);
 }
 
-/* A client with unfinished puts sends several heartbeats in this time, whatever it is doing
- * (PROTOCOL "Attempts"). */
+/* Returns true if the client was silent for so long that its unfinished puts may be aborted. A client with unfinished
+ * puts sends several heartbeats in this time, whatever it is doing (PROTOCOL "Attempts"). */
 bool
 kvp_session_is_silent(const kvp_sessions_t *peers, const kvp_session_t *s)
 {
@@ -147,16 +147,16 @@ kvp_peers_ident_changed(kvp_sessions_t *peers, kvp_mute_t until)
     if (peers->ctx->conf.saves_ident && peers->mute < until) peers->mute = until;
 }
 
-/* A master without the state of earlier masters, because the pool is new or its disk is lost, makes
- * a new id and seed. Nodes whose memory outlived the disk have the real ones, and with another seed
- * no digest of theirs would be found again: so the first of these nodes names the pool, as long as
- * nothing relies on the new name (ADR 0011). */
+/* Makes the pool's identity final at the first grant of space. A master without the state of earlier masters, because
+ * the pool is new or its disk is lost, makes a new id and seed. Nodes whose memory outlived the disk have the real
+ * ones, and with another seed no digest of their objects would be found: so until the first grant, the first of these
+ * nodes provides the pool's identity (ADR 0011). */
 void
 kvp_pool_granted(kvp_sessions_t *peers)
 {
     peers->may_leap = false;
     if (peers->is_named) return;
     peers->is_named = true;
-    peers->follows_until_ns = 0; /* no node knows this pool in a term of another master */
+    peers->follows_until_ns = 0; /* no node has memory of this new pool from a term of another master */
     kvp_peers_ident_changed(peers, KVP_MUTE_UNTIL_TRIED);
 }

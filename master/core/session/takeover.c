@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a take-over leaves for a while: clients may read under leases of the master before, sessions
- * come with tickets of it, and nodes report memory of older terms. */
+ * The consequences of a take-over from another master, which last for a while: clients may read under leases of the
+ * previous master, clients restore tickets that they had, and nodes report memory of older terms. */
 #include "master/core/session/takeover.h"
 
 #include "common/mutate.h"
@@ -10,10 +10,10 @@
 #include "master/core/catalog/replica.h"
 #include "master/core/session/peers.h"
 
-#define TAKE_OVER_WAIT_NS KVP_MS(2000) /* clients are back by then, */
-#define REPORT_WAIT_NS KVP_MS(500) /* and time to ask again for objects of that report */
+#define TAKE_OVER_WAIT_NS KVP_MS(2000) /* time in which clients reconnect after a take-over */
+#define REPORT_WAIT_NS KVP_MS(500) /* time in which clients ask again for objects of a node's report */
 
-/* ---- tickets to restore */
+/* ---- tickets that clients restore */
 void
 kvp_takeover_expect_tickets(kvp_sessions_t *peers)
 {

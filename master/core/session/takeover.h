@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a take-over from another master leaves for a while.
- */
+ * The consequences of a take-over from another master, which last for a while. */
 #ifndef KVP_MASTER_CORE_SESSION_TAKEOVER_H
 #define KVP_MASTER_CORE_SESSION_TAKEOVER_H
 
@@ -8,14 +7,13 @@
 #include "master/core/catalog/index.h"
 #include "master/core/base/conf.h"
 
-/* kvp_takeover_begin: another master served the pool, perhaps until just now.
- * kvp_takeover_knows_all: its log has every committed object, so nodes have no news.
- * kvp_takeover_lacks: except the end of the log, which the nodes know that mount soon.
- * kvp_takeover_lacks_nothing: all have reported or the time is over: true, and the log has to
- * record it before anything else (kvp_record_oldest). kvp_takeover_expect_tickets: sessions may
- * come with tickets of the previous master. kvp_takeover_reported: and with tickets of the report's
- * objects. kvp_takeover_may_tickets_come: they still may; kvp_takeover_may_ticket_name: for the
- * object. */
+/* kvp_takeover_begin: another master served the pool, perhaps until just now. kvp_takeover_knows_all: the log has
+ * every committed object, so no node can report an unknown one. kvp_takeover_lacks: the same, except for the lost end
+ * of the log, whose objects only nodes that mount soon can report. kvp_takeover_lacks_nothing returns true if all
+ * nodes have reported or the time limit has passed; the log must then record this before anything else
+ * (kvp_record_oldest). kvp_takeover_expect_tickets: clients may restore tickets of the previous master.
+ * kvp_takeover_reported: and tickets on the objects of a node's report. kvp_takeover_may_tickets_come returns true
+ * while clients may restore tickets; kvp_takeover_may_ticket_name: for this object. */
 void kvp_takeover_begin(kvp_sessions_t *peers);
 void kvp_takeover_knows_all(kvp_sessions_t *peers);
 void kvp_takeover_lacks(kvp_sessions_t *peers);

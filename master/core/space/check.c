@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. A place stays in the buffer of its segment until the node has answered, also while
- * the node is absent: so hard-pinned objects are never passed over. There are hardly more places
- * than extents in the segment: a slot is granted again only after the node has answered a RETIRE,
- * and by then it must have answered the CHECK before that. A copy that is removed before the answer
- * has another generation, or none. */
+ * Design notes. A place stays in its segment's buffer of checks until the node has answered, also while the node is
+ * disconnected: so no check of a hard-pinned object is lost. The buffer has hardly more places than the segment has
+ * extents: a slot is granted again only after the node has answered a RETIRE, and by then it must have answered the
+ * CHECK before that. A copy that is removed before the answer has another generation, or none. */
 #include "master/core/space/check.h"
 
 #include "master/core/base/ctx.h"

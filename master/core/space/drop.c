@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An object leaves the index, and its extents retire: removed, superseded, evicted, or lost with its memory.
- */
+ * Removes objects (removed, superseded, evicted, or lost with their memory) from the index, retires their extents. */
 #include "master/core/space/drop.h"
 
 #include "common/mutate.h"
@@ -26,10 +25,11 @@
 typedef struct {
     uint64_t owner;
     kvp_deferred_t *deferred;
-    kvp_digest_t digest; /* entry of a removal in the log, and for comparison with reports, */
-    uint64_t version; /* or 0: nothing */
-    bool is_off_tier; /* its tier knows of the removal */
-    bool is_superseded; /* by a commit that may not be durable: until it is, the journal has this version */
+    kvp_digest_t digest; /* key digest for the removal's log record, and for the comparison with node reports */
+    uint64_t version; /* version for the removal's log record; 0 = the removal is not recorded */
+    bool is_off_tier; /* flag: the tier has dropped its copy already */
+    /* flag: replaced by a commit that may not be durable yet; until it is, the log has this version */
+    bool is_superseded;
 } leave_t;
 
 void
@@ -41,14 +41,15 @@ kvp_obj_del_place(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at)
     bool is_first = ext != NULL && ext->more_n > 0 && kvp_obj_place(sp->cat, o).generation == at->generation;
     bool was_listed;
 
-    if (ext == NULL) { /* one replica and no group, as nearly all have */
+    if (ext == NULL) { /* one replica and no group, as nearly all objects */
         kvp_pin_count(sp->prot, o, -(int64_t)bytes);
         kvp_replica_del(sp->cat, oid, at);
         return;
     }
     kvp_pin_count(sp->prot, o, -(int64_t)bytes);
     kvp_group_bytes(sp->prot, o, -(int64_t)bytes);
-    was_listed = is_first && kvp_victim_is_listed(o); /* possibly on a list of the segment that it leaves */
+    /* it may be on a list of the segment from which this copy is removed */
+    was_listed = is_first && kvp_victim_is_listed(o);
     if (is_first) kvp_victim_removed(sp->prot, oid);
     kvp_replica_del(sp->cat, oid, at);
     if (was_listed) kvp_victim_used(sp->prot, oid);
@@ -112,7 +113,7 @@ kvp_obj_leave_memory(kvp_space_t *sp, uint32_t oid)
     uint32_t n = kvp_obj_places(sp->cat, o, places);
 
     kvp_victim_removed(sp->prot, oid);
-    tenant->refs++; /* its last chunk may go with the place */
+    tenant->refs++; /* the tenant's last chunk may be released with the place */
     for (uint32_t i = n; i-- > 0;) {
         kvp_retire_t *r;
 
@@ -181,6 +182,7 @@ kvp_obj_lose(kvp_space_t *sp, uint32_t oid)
     note_gone(sp, oid, &leave);
     if (leave.version > 0)
         kvp_record_gone(sp->cat, kvp_obj(sp->cat->index, oid), leave.digest, leave.version, KVP_GONE_LOST);
-    if (leave.version > 0) kvp_gone_hold(sp->prot, leave.digest, leave.version - 1); /* its memory may be back */
+    /* version - 1: the lost memory may be mounted again with this version */
+    if (leave.version > 0) kvp_gone_hold(sp->prot, leave.digest, leave.version - 1);
     drop_object(sp, oid, &leave);
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An object leaves the index, and its extents retire; the record goes with its last ticket.
- */
+ * Removes an object from the index and retires its extents. The object's record stays until its last ticket ends. */
 #ifndef KVP_MASTER_CORE_SPACE_DROP_H
 #define KVP_MASTER_CORE_SPACE_DROP_H
 
@@ -8,19 +7,19 @@
 #include "master/core/catalog/index.h"
 #include "master/core/protect/deferred.h"
 
-/* kvp_obj_del_place removes a replica; the caller handles the extent. kvp_obj_drop_copy: the extent
- * retires; there are other replicas. */
+/* kvp_obj_del_place removes a replica from the object; the caller handles the extent. kvp_obj_drop_copy removes a
+ * replica and retires its extent; the object must have another replica. */
 void kvp_obj_del_place(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at);
 void kvp_obj_drop_copy(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at, kvp_deferred_t *deferred);
-/* kvp_obj_leave_memory: it is on a tier, and its extents retire. */
+/* kvp_obj_leave_memory retires all extents of an object, which stays on its tier. */
 void kvp_obj_leave_memory(kvp_space_t *sp, uint32_t oid);
-/* kvp_obj_drop: why is the log's reason. owner: the writer that may still store to its extents, 0 =
- * none. */
+/* kvp_obj_drop removes an object. why: the reason for the log. owner: a writer that may still write to it, 0 = none. */
 void kvp_obj_drop(kvp_space_t *sp, uint32_t oid, kvp_gone_t why, uint64_t owner, kvp_deferred_t *deferred);
-void kvp_obj_drop_off_tier(kvp_space_t *sp, uint32_t oid); /* evicts it from a tier that knows of the eviction */
+/* evicts an object from a tier that has already dropped it */
+void kvp_obj_drop_off_tier(kvp_space_t *sp, uint32_t oid);
 void kvp_obj_supersede(kvp_space_t *sp, uint32_t oid,
-                       kvp_deferred_t *deferred); /* the same, by a commit that is written */
-/* kvp_obj_lose: the same, because its memory is lost. */
+                       kvp_deferred_t *deferred); /* removes an object, which a written commit replaces */
+/* kvp_obj_lose removes an object whose memory is lost. */
 void kvp_obj_lose(kvp_space_t *sp, uint32_t oid);
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. A moving object is found by its version, which no other object has: the result of
- * the move finds the object by its digest, and has an effect only if the object still has this
- * version. */
+ * Design notes. A moving object is identified by its version, which no other object has. The result of the move finds
+ * the object by its digest, and has an effect only if the object still has this version. */
 #include "master/core/space/moving.h"
 
 #include "common/mutate.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Placement: which segment, which chunk. Of two segments drawn by chance the emptier one is tried
- * first, then the other, then all. Inside a segment the tightest fit in the first few chunks with a
- * free extent that is long enough: a tree over the chunks finds them. Holes of a full pool are of
- * all lengths, and the first that is long enough is rarely the best. */
+ * Placement: chooses the segment and the chunk for a new extent. Of two randomly drawn segments the emptier one is
+ * tried first, then the other, then all. Inside a segment the search takes the tightest fit in the first few chunks
+ * that have a free extent of sufficient length; a tree over the chunks finds them. The holes of a full pool have all
+ * lengths, and the first hole of sufficient length is rarely the best. */
 #include "master/core/space/place.h"
 
 #include "common/list.h"
@@ -32,12 +32,13 @@
 #include <stdlib.h>
 
 #define FITS_MAX 8u /* chunks whose best fits are compared */
-#define BLOCK_RECORDS 64u /* giving a block back to the system costs as much as to touch so many records */
-#define PROMISED_MAX 16u /* promised free extents that one allocation skips */
+#define BLOCK_RECORDS 64u /* returning a block of records to the system costs as much as handling this many records */
+/* limit of the unusable free extents (promised to other puts, or with an unsafe slot) that one allocation skips */
+#define PROMISED_MAX 16u
 
-/* ---- room: leaf i of the tree, at room[leaves + i], is the longest free extent of chunk i in
- * units; node i above is the greater of 2i and 2i + 1. Lengths are rounded to extents before they
- * are compared, so a length that fits by the tree fits. */
+/* ---- room: leaf i of the tree, at room[leaves + i], is the longest free extent of chunk i in units; an inner node i
+ * is the greater of nodes 2i and 2i + 1. Lengths are rounded to extents before they are compared, so a length that
+ * fits by the tree really fits. */
 static uint32_t
 room_of(const kvp_segment_t *g, uint32_t index)
 {
@@ -91,7 +92,7 @@ kvp_place_memory_changed(kvp_space_t *sp, kvp_chunk_t *c)
     c->memory_bytes = now;
 }
 
-/* ---- freeing large removed state */
+/* ---- freeing the memory of removed chunks and pools in slices */
 static kvp_deferred_free_t *
 add_free(kvp_space_t *sp)
 {
@@ -145,7 +146,7 @@ kvp_place_free_some(kvp_space_t *sp)
     }
 }
 
-/* Returns the first chunk from index `from` on with room for that many units; NULL = none. */
+/* Returns the first chunk from index `from` on with a free extent of that many units; NULL = none. */
 static kvp_chunk_t *
 room_find(kvp_space_t *sp, kvp_segment_t *g, uint32_t from, uint32_t units)
 {
@@ -154,7 +155,7 @@ room_find(kvp_space_t *sp, kvp_segment_t *g, uint32_t from, uint32_t units)
     if (from >= g->chunk_n) return NULL;
     while (g->room[node] < units) {
         while ((node & 1) != 0)
-            node /= 2; /* a right child has no later sibling here: go up */
+            node /= 2; /* all later chunks of this subtree were examined: go up */
         if (node == 0) return NULL;
         node++;
     }
@@ -163,7 +164,7 @@ room_find(kvp_space_t *sp, kvp_segment_t *g, uint32_t from, uint32_t units)
     return kvp_segment_chunk(sp, g, node - g->room_leaves);
 }
 
-/* ---- further conditions of an extent */
+/* ---- further conditions for using a free extent */
 static bool
 is_skipped(const kvp_chunk_t *c, uint32_t slot, uint32_t mine)
 {
@@ -180,9 +181,9 @@ is_in_claim_of(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t neighbour, 
     return r != NULL && r->claim != NULL && from < r->claim->to && r->claim->from < to;
 }
 
-/* A window may contain free space. Beside it, inside the window, lies an extent that is not free
- * yet, since free neighbours are merged: so it suffices to check the next extent on each side that
- * is neither free nor mine. */
+/* Returns true if a free extent is part of the window of a waiting put. A window may contain free space. Free
+ * neighbours are merged, so the extent next to the free space inside the window is not free yet. It is sufficient to
+ * check the next extent on each side that is neither free nor `mine`. */
 bool
 kvp_place_is_promised(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t slot, uint32_t mine)
 {
@@ -200,7 +201,7 @@ bool
 kvp_place_has_key_room(const kvp_chunk_t *c, uint16_t key_len)
 {
     if (key_len <= KVP_KEY_CELL_BYTES) return true;
-    if (c->unclaimed > 0) return false; /* an earlier writer might still store there */
+    if (c->unclaimed > 0) return false; /* a writer of an earlier term might still write there */
     return c->long_keys == NULL || kvp_slab_can_fit(c->long_keys, key_len);
 }
 
@@ -221,10 +222,10 @@ key_alloc(kvp_chunk_t *c, uint16_t key_len, kvp_place_t *at)
     return err == KVP_OK ? KVP_OK : KVP_NO_SPACE;
 }
 
-/* ---- slots that old writers may have in hand. A writer that was granted one by an earlier master,
- * and sleeps between its look at the word and its store of the descriptor, writes that beside
- * whatever word is there by then: so while the chunk has unclaimed extents only the slots of what
- * was SEALED are used again. */
+/* ---- slots to which old writers may still write. A writer may have been granted a slot by an earlier master, and
+ * sleep between its check of the slot's state word and its write of the descriptor. It then overwrites the descriptor
+ * of whatever object uses the slot by that time. So while a chunk has unclaimed extents, only slots that were SEALED
+ * in the node's report are used again. */
 void
 kvp_place_note_sealed(kvp_chunk_t *c, uint32_t slot)
 {
@@ -246,7 +247,8 @@ is_slot_ours(const kvp_chunk_t *c, uint32_t slot)
     return kvp_place_is_sealed(c, slot);
 }
 
-/* The best fit may be promised, or its slot in an old writer's hand: it is kept while the next best is asked for. */
+/* Allocates an extent. The best fit may be promised to another put, or an old writer may still write to its slot:
+ * then it is set aside while the next best fit is tried, and freed at the end. */
 static kvp_err_t
 slab_alloc(const kvp_space_t *sp, const kvp_chunk_t *c, uint64_t len, uint32_t oid, uint32_t *slot_out)
 {
@@ -267,7 +269,7 @@ slab_alloc(const kvp_space_t *sp, const kvp_chunk_t *c, uint64_t len, uint32_t o
     return err;
 }
 
-/* ---- a chunk belongs to the tenant whose object came first, until it is empty again */
+/* ---- ownership of chunks: a chunk belongs to the tenant of its first object until the chunk is empty again */
 void
 kvp_owner_tell(kvp_space_t *sp, const kvp_chunk_t *c)
 {
@@ -317,7 +319,7 @@ kvp_place_chunk_leave(kvp_space_t *sp, kvp_chunk_t *c)
     kvp_tenant_rele(sp->cat, t);
 }
 
-/* Allocates an extent of the chunk, and room for the object's key. */
+/* Allocates an extent in the chunk, and space for the object's long key. */
 static kvp_err_t
 extent_alloc(kvp_space_t *sp, kvp_chunk_t *c, kvp_tenant_t *t, uint32_t oid, uint64_t len, kvp_place_t *at)
 {
@@ -371,7 +373,7 @@ is_named(const kvp_wish_t *wish, uint32_t segment_id)
     return false;
 }
 
-/* Ids are different, so the walk ends soon. */
+/* Returns true if the wish avoids the segment, and at least one segment that accepts puts is not avoided. */
 static bool
 is_avoided(const kvp_space_t *sp, const kvp_wish_t *wish, const kvp_segment_t *g)
 {
@@ -381,8 +383,8 @@ is_avoided(const kvp_space_t *sp, const kvp_wish_t *wish, const kvp_segment_t *g
     return false;
 }
 
-/* Returns whether a copy may lie there beside the others. Each copy is in a segment of its own, and
- * on a host of its own while a host without one exists. */
+/* Returns true if a further copy may lie in segment g. Each copy lies in another segment, and on another host as long
+ * as there is a host without a copy. */
 static bool
 is_apart(const kvp_space_t *sp, const kvp_segment_t *const *taken, uint32_t taken_n, const kvp_segment_t *g)
 {
@@ -422,7 +424,7 @@ kvp_place_may_lie(const kvp_space_t *sp, const kvp_attempt_t *a, const kvp_wish_
     return is_apart(sp, taken, taken_n, g);
 }
 
-/* Returns the chunk with the tightest fit among the first few with room; NULL = none. */
+/* Returns the chunk with the tightest fit among the first few chunks with room; NULL = none. */
 static kvp_chunk_t *
 find_tightest(kvp_space_t *sp, kvp_segment_t *g, const kvp_tenant_t *t, uint64_t len)
 {
@@ -454,8 +456,8 @@ alloc_in_segment(kvp_space_t *sp, kvp_segment_t *g, const kvp_attempt_t *a, cons
     if (kvp_segment_is_passed_over(sp->cat, g) || !kvp_place_may_lie(sp, a, wish, g)) return KVP_NO_SPACE;
     c = find_tightest(sp, g, a->tenant, a->bytes);
     if (c != NULL && kvp_place_alloc_in(sp, c, oid) == KVP_OK) return KVP_OK;
-    /* A chunk with room may still refuse: its slots or long keys are used up, or the room is
-     * promised. */
+    /* A chunk with room may still refuse: its slots or its area for long keys are used up, or the free extent is
+     * promised to another put. */
     for (uint32_t from = 0; (c = room_find(sp, g, from, units)) != NULL; from = c->index + 1)
         if (kvp_place_alloc_in(sp, c, oid) == KVP_OK) return KVP_OK;
     return KVP_NO_SPACE;
@@ -464,7 +466,7 @@ alloc_in_segment(kvp_space_t *sp, kvp_segment_t *g, const kvp_attempt_t *a, cons
 static bool
 is_emptier(const kvp_segment_t *a, const kvp_segment_t *b)
 {
-    /* Shares, not bytes: segments differ in size. */
+    /* Compares shares, not bytes, because segments differ in size. */
     return (unsigned __int128)a->used_bytes * b->size_bytes < (unsigned __int128)b->used_bytes * a->size_bytes;
 }
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Placement: which segment, which chunk.
- */
+ * Placement: chooses the segment and the chunk for a new extent. */
 #ifndef KVP_MASTER_CORE_SPACE_PLACE_H
 #define KVP_MASTER_CORE_SPACE_PLACE_H
 
@@ -9,59 +8,62 @@
 #include "master/core/catalog/tenant.h"
 #include "master/core/catalog/staged.h"
 
-/* Where a client wants its objects to lie. */
+/* The segments in which a client wants, or does not want, its objects. */
 typedef struct {
-    uint32_t avoid[KVP_AVOID_MAX]; /* segments that the client does not reach */
-    uint32_t avoid_n; /* 0 also after this wish was dropped */
-    uint32_t only; /* the only allowed segment; 0 = any */
+    uint32_t avoid[KVP_AVOID_MAX]; /* ids of segments that the client cannot reach */
+    uint32_t avoid_n; /* number of entries in `avoid`; 0 after the wish was dropped because no other segment had room */
+    uint32_t only; /* id of the only allowed segment; 0 = any segment */
 } kvp_wish_t;
 
 kvp_err_t kvp_place_alloc(kvp_space_t *sp, const kvp_attempt_t *a,
-                          const kvp_wish_t *wish); /* gives its object one more copy; NO_SPACE */
+                          const kvp_wish_t *wish); /* adds a copy; NO_SPACE if none fits */
 kvp_err_t kvp_place_alloc_in(kvp_space_t *sp, kvp_chunk_t *c, uint32_t oid);
-/* kvp_place_alloc_stage: an extent for an object that is on the segment's tier alone, which does
- * not lie there yet. NO_SPACE */
+/* kvp_place_alloc_stage allocates an extent in memory for loading an object that is only on the segment's tier. The
+ * extent is not added to the object yet. NO_SPACE if no extent fits. */
 kvp_err_t kvp_place_alloc_stage(kvp_space_t *sp, kvp_segment_t *g, uint32_t oid, kvp_place_t *at_out);
-void kvp_place_room_init(kvp_segment_t *g); /* every chunk is empty */
-void kvp_place_room_changed(kvp_chunk_t *c); /* its allocator was used */
-void kvp_place_chunk_fini(kvp_space_t *sp, kvp_chunk_t *c); /* nothing is in it any more; its allocators go in slices */
-void kvp_place_free_pool_later(kvp_space_t *sp, kvp_recpool_t *pool); /* taken: its blocks go in slices */
+void kvp_place_room_init(kvp_segment_t *g); /* all chunks are empty */
+void kvp_place_room_changed(kvp_chunk_t *c); /* call after each use of the chunk's allocator */
+/* the chunk must be empty; its allocators are freed in slices */
+void kvp_place_chunk_fini(kvp_space_t *sp, kvp_chunk_t *c);
+/* takes the pool; its blocks are freed in slices */
+void kvp_place_free_pool_later(kvp_space_t *sp, kvp_recpool_t *pool);
 void kvp_place_free_some(kvp_space_t *sp);
-/* memory of its allocators in this process may have changed */
+/* kvp_place_memory_changed counts the memory of the chunk's allocators again. */
 void kvp_place_memory_changed(kvp_space_t *sp, kvp_chunk_t *c);
-/* kvp_place_is_promised: a free extent, or one that `mine` has just got, is part of the window of a
- * waiting put. */
+/* kvp_place_is_promised returns true if a free extent, or an extent that object `mine` has just got, is part of the
+ * window of a waiting put. */
 bool kvp_place_is_promised(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t slot, uint32_t mine);
-/* kvp_owner_tell sends the chunk's tenant to the node, which keeps the name in its memory for a
- * master without a log. */
+/* kvp_owner_tell sends the chunk's tenant to the node. The node stores the name in its memory, for a later master
+ * without a log. */
 void kvp_owner_tell(kvp_space_t *sp, const kvp_chunk_t *c);
-/* an object of the tenant is in the chunk */
+/* kvp_place_chunk_take gives an empty chunk to the tenant of its first object. kvp_place_chunk_leave ends this when
+ * the chunk is empty. */
 void kvp_place_chunk_take(kvp_space_t *sp, kvp_chunk_t *c, kvp_tenant_t *t);
-void kvp_place_chunk_leave(kvp_space_t *sp, kvp_chunk_t *c); /* nothing is */
+void kvp_place_chunk_leave(kvp_space_t *sp, kvp_chunk_t *c); /* the chunk must be empty */
 static inline bool
 kvp_place_is_open_to(const kvp_chunk_t *c, const kvp_tenant_t *t)
 {
     return c->evacuating == NULL && (c->taker == NULL || c->taker == t) && (c->tenant == NULL || c->tenant == t);
 }
-/* The chunk has an object of the tenant, whose eviction makes room for the tenant. */
+/* Returns true if the chunk has objects of the tenant, whose eviction makes room for the tenant. */
 static inline bool
 kvp_place_is_own(const kvp_chunk_t *c, const kvp_tenant_t *t)
 {
     return c->tenant == t && kvp_place_is_open_to(c, t);
 }
-/* kvp_place_note_sealed notes, in a report, a slot that no old writer has in hand; forget_sealed,
- * that no old writer has any. */
+/* kvp_place_note_sealed records that a slot was SEALED in the node's report, so no old writer can write to it.
+ * kvp_place_forget_sealed frees these notes when no old writer can write to the chunk. */
 void kvp_place_note_sealed(kvp_chunk_t *c, uint32_t slot);
 void kvp_place_forget_sealed(kvp_chunk_t *c);
 static inline bool
-kvp_place_is_sealed(const kvp_chunk_t *c, uint32_t slot) /* it was noted */
+kvp_place_is_sealed(const kvp_chunk_t *c, uint32_t slot) /* kvp_place_note_sealed was called */
 {
     return c->sealed != NULL && (c->sealed[slot / 8] >> slot % 8 & 1) != 0;
 }
 bool kvp_place_has_key_room(const kvp_chunk_t *c,
-                            uint16_t key_len); /* now; a chunk with unclaimed extents may have it later */
-/* kvp_place_may_lie: the attempt has no copy in that segment, nor on its host while another host
- * has none, nor waits for one there, and its client does not want to be spared the segment. */
+                            uint16_t key_len); /* room at present; a chunk with unclaimed extents may have room later */
+/* kvp_place_may_lie returns true if the next copy of the attempt may lie in segment g: the attempt has no copy there
+ * and does not wait for one, its host has no copy (unless all hosts have one), and its client does not avoid g. */
 bool kvp_place_may_lie(const kvp_space_t *sp, const kvp_attempt_t *a, const kvp_wish_t *wish, const kvp_segment_t *g);
 
 #endif

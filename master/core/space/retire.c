@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * RETIRE: an extent is made unreadable before it is made writable. Records live from the moment an
- * extent loses its object until its node has reported it free. A record with an owner is
- * quarantined space: the node answers free only once it has proved that the writer cannot store any
- * more. */
+ * RETIRE: the node makes an extent unreadable before the master lets other puts write to it. A retire record exists
+ * from the moment an extent loses its object until the node has reported the extent free. An extent whose record has
+ * an owner is quarantined: the node answers `free` only when it has proved that this writer cannot write any more. */
 #include "master/core/space/retire.h"
 
 #include "common/buf.h"
@@ -31,9 +30,9 @@
 #include <stdlib.h>
 
 #define RETIRE_BATCH 1024u
-#define ORDERS_A_RECORD 8u /* to send an order costs less than to touch a record */
-#define OWNER_STAGE (KVP_OWNER_ANY - 1) /* owner of an extent that is being loaded, no client */
-#define LATE_NS KVP_MS(100) /* a node without an answer for this long takes no puts while others do */
+#define ORDERS_A_RECORD 8u /* sending this many records costs as much as handling one */
+#define OWNER_STAGE (KVP_OWNER_ANY - 1) /* owner of an extent that is being loaded from a tier; not a client */
+#define LATE_NS KVP_MS(100) /* a node that has not answered for this time gets no puts while other nodes answer */
 
 kvp_retire_t *
 kvp_retire_of(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t slot)
@@ -44,7 +43,7 @@ kvp_retire_of(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t slot)
     return kvp_ptab_get(&sp->retires, owner & ~KVP_RETIRING_BIT);
 }
 
-/* The client in whose hands the extent was, while its session lives. */
+/* Returns the session of the client that may still write to the extent; NULL = none, or the session has ended. */
 static kvp_session_t *
 owner_of(const kvp_space_t *sp, const kvp_retire_t *r)
 {
@@ -54,7 +53,7 @@ owner_of(const kvp_space_t *sp, const kvp_retire_t *r)
     return kvp_ptab_get(&sp->peers->sessions, number);
 }
 
-/* A live client's quarantined bytes count against its unfinished puts. */
+/* Adds the record's bytes to the quarantined bytes of its owner's session, which count as bytes of unfinished puts. */
 static void
 count_quarantine(kvp_space_t *sp, const kvp_retire_t *r, int64_t sign)
 {
@@ -63,7 +62,7 @@ count_quarantine(kvp_space_t *sp, const kvp_retire_t *r, int64_t sign)
     if (s != NULL) s->quarantine_bytes += (uint64_t)sign * r->bytes;
 }
 
-/* A lost segment's bytes are out of the pool's totals until its node is back. */
+/* Adds the record's bytes to the totals of its tenant, segment and pool. The pool's do not include a lost segment. */
 static void
 count_bytes(kvp_space_t *sp, const kvp_retire_t *r, int64_t sign)
 {
@@ -80,8 +79,8 @@ count_bytes(kvp_space_t *sp, const kvp_retire_t *r, int64_t sign)
     sp->ctx->st.quarantine_bytes += quarantined;
 }
 
-/* It comes from a log whose lost end may have recorded its removal: until its node has reported it
- * SEALED, its space may have been granted to another object since. */
+/* Returns true if the extent comes from a log whose lost end may have recorded its removal. Until the node has
+ * reported the slot as SEALED, the space may belong to another object. */
 static bool
 is_in_doubt(const kvp_chunk_t *c, uint32_t slot)
 {
@@ -130,7 +129,7 @@ kvp_retire_gap(kvp_space_t *sp, kvp_chunk_t *c, uint32_t slot)
     };
     uint64_t bytes = kvp_slab_len(c->slab, slot);
 
-    c->segment->objects++; /* as if an object had lain there */
+    c->segment->objects++; /* counted as if the extent had contained an object */
     c->tenant->used_bytes += bytes;
     c->segment->used_bytes += bytes;
     if (c->segment->state != KVP_SEG_LOST) sp->ctx->st.used_bytes += bytes;
@@ -168,7 +167,7 @@ kvp_retire_release(kvp_space_t *sp, uint64_t to)
     return true;
 }
 
-/* ---- extents that may still be read though their key is removed */
+/* ---- extents that may still be readable though their key was removed */
 static uint32_t *
 not_dead_of(const kvp_space_t *sp, uint64_t id)
 {
@@ -207,7 +206,7 @@ end_abandoned(const kvp_space_t *sp, kvp_retire_t *r)
     if (s != NULL) s->abandoned_n--;
 }
 
-/* The deferred reply may end with it, so this unlinks first. */
+/* Counts the extent as unreadable in its deferred reply. Unlinks first, because the reply may be freed then. */
 static void
 end_wait(kvp_space_t *sp, kvp_retire_t *r)
 {
@@ -218,7 +217,7 @@ end_wait(kvp_space_t *sp, kvp_retire_t *r)
     kvp_deferred_dead(sp->prot, w);
 }
 
-/* The record's own end; what becomes of the extent is the caller's. */
+/* Frees the retire record; the caller handles the extent. */
 static void
 discard_record(kvp_space_t *sp, kvp_retire_t *r)
 {
@@ -269,17 +268,18 @@ kvp_retire_forget(kvp_space_t *sp, kvp_retire_t *r)
     discard_record(sp, r);
 }
 
-/* ---- extents of a writer that was silent */
+/* ---- extents of a writer whose put was aborted because it was silent */
 void
 kvp_retire_abandoned(kvp_retire_t *r, kvp_session_t *s, uint64_t attempt)
 {
-    if (s->abandoned_n == KVP_ABANDONED_MAX) return; /* it stays in quarantine until the client has ended */
+    /* over the limit: the extent stays in quarantine until the client's session has ended */
+    if (s->abandoned_n == KVP_ABANDONED_MAX) return;
     s->abandoned_n++;
     r->attempt = attempt;
     kvp_list_add_tail(&s->abandoned, &r->abandoned);
 }
 
-/* Sends the order to the node once more, now without an owner. */
+/* Sends the order for this extent to the node again, now without an owner. */
 static void
 disown_extent(kvp_space_t *sp, kvp_retire_t *r)
 {
@@ -364,7 +364,7 @@ kvp_retire_unclaim(kvp_space_t *sp, kvp_claim_t *claim)
     claim->left = 0;
 }
 
-/* ---- orders and answers */
+/* ---- orders to the nodes, and their answers */
 static void
 send_batch(kvp_space_t *sp, kvp_segment_t *g)
 {
@@ -405,8 +405,8 @@ send_batch(kvp_space_t *sp, kvp_segment_t *g)
     kvp_ctx_spend(sp->ctx, 1 + n / ORDERS_A_RECORD);
 }
 
-/* Where the log's end may be missing, something else may lie in a slot by now that the node is just
- * telling of: an order to retire what the log has there would hit that. */
+/* Returns true if a Retire order may be sent for this segment. While the log's end may be missing and the node is still
+ * reporting its contents, no order may be sent: a slot may have a new object, which the order would destroy. */
 static bool
 may_send(const kvp_space_t *sp, const kvp_segment_t *g)
 {
@@ -414,8 +414,8 @@ may_send(const kvp_space_t *sp, const kvp_segment_t *g)
     return !kvp_list_is_empty(&g->unsent) && g->node->retire_reqs_n < KVP_RETIRE_REQS_MAX;
 }
 
-/* A node that is slow to answer does not make its queue grow: what is over a few orders waits here. One order goes out
- * whatever else the step has done, the rest as its budget allows. */
+/* kvp_retire_flush sends the waiting orders. A node that answers slowly gets at most KVP_RETIRE_REQS_MAX orders; the
+ * other records wait here. The first order is sent in any case, further orders only within the step's budget. */
 void
 kvp_retire_flush(kvp_space_t *sp)
 {
@@ -433,7 +433,7 @@ kvp_retire_flush(kvp_space_t *sp)
     }
 }
 
-/* Puts all of `from` in front of what is in `to`. */
+/* Moves all entries of `from` to the front of `to`. */
 static void
 splice_lists(kvp_list_t *from, kvp_list_t *to)
 {
@@ -445,8 +445,8 @@ splice_lists(kvp_list_t *from, kvp_list_t *to)
     kvp_list_init(from);
 }
 
-/* The present connection of the node has no orders yet, and does not know the unanswered orders of
- * an earlier one. */
+/* Queues all orders of the segment again. The node's new connection does not know the unanswered orders of an earlier
+ * connection. */
 void
 kvp_retire_resend(kvp_space_t *sp, kvp_segment_t *g)
 {
@@ -471,7 +471,8 @@ kvp_retire_lost(kvp_session_t *node)
         kvp_retire_req_free(node, kvp_list_first(&node->retire_reqs, kvp_retire_req_t, link));
 }
 
-/* Answers come nearly in the order of the orders: the first due one decides. */
+/* Returns true if the node's answer to the oldest order is overdue. Answers come nearly in the order of the orders,
+ * so the oldest order is sufficient. */
 bool
 kvp_retire_is_late(const kvp_space_t *sp, const kvp_session_t *node)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Segments: their records, the state of each, and the list of those that take puts. request/mount.c
- * mounts them, and recovery/loss.c handles one whose node is absent. */
+ * Segments: their records, their states, and the list of segments that accept puts. request/mount.c mounts segments,
+ * and recovery/loss.c handles a segment whose node is disconnected. */
 #include "master/core/space/segment.h"
 
 #include "common/list.h"
@@ -37,7 +37,7 @@ kvp_segment_find(kvp_space_t *sp, uint32_t id)
     return NULL;
 }
 
-/* ---- the list of those that take puts; unordered */
+/* ---- the unordered list of segments that accept puts */
 static uint32_t
 up_on_host(const kvp_space_t *sp, uint32_t host)
 {
@@ -97,9 +97,10 @@ kvp_segment_set_state(kvp_space_t *sp, kvp_segment_t *g, uint32_t state)
 {
     bool was_counted = g->state != 0 && g->state != KVP_SEG_LOST;
     bool is_counted = state != KVP_SEG_LOST;
-    uint64_t sign = (uint64_t)is_counted - (uint64_t)was_counted; /* 1, 0, or all ones */
+    /* +1 = begins to be counted, 0 = unchanged, all ones (-1) = ends to be counted */
+    uint64_t sign = (uint64_t)is_counted - (uint64_t)was_counted;
 
-    if (g->is_tier) { /* a tier takes no puts, and is not counted as memory */
+    if (g->is_tier) { /* a tier accepts no puts, and is not counted as memory */
         sp->ctx->st.tier_size_bytes += sign * g->size_bytes;
         g->state = state;
         return;
@@ -183,7 +184,8 @@ kvp_segment_make(kvp_space_t *sp, uint32_t id, const Kvp__Pb__Mount *like, const
     g->chunk_bytes = like->chunk_bytes;
     g->is_tier = like->is_tier;
     g->chunk_n = (uint32_t)kvp_segment_chunk_n(like);
-    if (g->chunk_n > 0) g->chunks = kvp_pages_alloc(g->chunk_n * sizeof *g->chunks); /* touched as they are used */
+    /* each page of the array is touched at its first use */
+    if (g->chunk_n > 0) g->chunks = kvp_pages_alloc(g->chunk_n * sizeof *g->chunks);
     if (g->chunks == NULL && !g->is_tier) kvp_panic("out of memory: %u chunks", g->chunk_n);
     sp->cat->chunks_n += g->chunk_n;
     sp->cat->known_bytes += g->is_tier ? 0 : g->size_bytes;
@@ -200,14 +202,14 @@ kvp_segment_attach(kvp_space_t *sp, kvp_segment_t *g, kvp_session_t *s, uint32_t
     s->segments_n++;
     kvp_list_add_tail(&s->segments, &g->of_node);
     kvp_segment_set_state(sp, g, state);
-    kvp_fence_tell(sp->peers, s, 0, 0); /* clients that died during its absence */
+    kvp_fence_tell(sp->peers, s, 0, 0); /* reports the clients that died while the node was disconnected */
     kvp_retire_resend(sp, g);
     if (kvp_tier_is_due(g)) kvp_retire_want_sending(sp, g);
     for (uint32_t i = 0; i < g->chunk_n; i++)
         if (g->chunks[i].tenant != NULL && g->chunks[i].tenant->id != 0) kvp_owner_tell(sp, &g->chunks[i]);
 }
 
-/* ---- going away */
+/* ---- removal of segments */
 void
 kvp_segment_detach(kvp_segment_t *g)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - The extent of a load has a retire record that is not sent, with an owner that no node knows: so
- *   no put takes it, and after a failed load it retires like any other.
- * - A node obeys orders in their sequence, and answers in this sequence: a DROP sent before a
- *   DEMOTE is on the disk before the DEMOTE's records. */
+ * - The extent of a load has a retire record, which is not sent, with an owner that no node knows. So no put gets the
+ *   extent, and after a failed load the extent retires like any other.
+ * - A node carries out orders in their sequence, and answers in this sequence: a DROP that was sent before a DEMOTE
+ *   is on the disk before the DEMOTE's records. */
 #include "master/core/space/tier.h"
 
 #include "common/mutate.h"
@@ -22,11 +22,13 @@
 
 #include <stdlib.h>
 
-#define ORDERS_MAX 4u /* of a segment and a kind, that its node has not answered, */
-#define DEMOTES_MAX 16u /* and of orders to write: a device has writes while others are answered */
-#define LOADS_SHARE 2u /* share of memory for which waiting loads ask at most; a single larger load is allowed, */
-#define PLACED_SHARE 8u /* and so much at most has its extents */
-#define STAGE_NS KVP_MS(1000) /* time limit of a load to find room */
+#define ORDERS_MAX 4u /* limit of the unanswered orders of one kind for one segment, except DEMOTE orders */
+/* limit of the unanswered DEMOTE orders: the device has writes to do while other orders are answered */
+#define DEMOTES_MAX 16u
+/* waiting loads may ask for at most 1/2 of the segment's memory; a single larger load is allowed */
+#define LOADS_SHARE 2u
+#define PLACED_SHARE 8u /* loads with an extent may have at most 1/8 of the segment's memory */
+#define STAGE_NS KVP_MS(1000) /* time limit of a load for finding room */
 
 typedef struct {
     kvp_list_t link; /* segment->orders */
@@ -51,7 +53,7 @@ kvp_tier_demote(kvp_space_t *sp, uint32_t oid)
     kvp_ctx_spend(sp->ctx, 1);
 }
 
-/* The memory into which a tier's objects are read. */
+/* Returns the memory segment into which a tier's objects are loaded; NULL = none is up. */
 static kvp_segment_t *
 memory_of(const kvp_segment_t *t)
 {
@@ -89,7 +91,7 @@ kvp_tier_stage(kvp_space_t *sp, uint32_t oid, kvp_stage_waiter_t *who)
     if (mv == NULL) {
         if (g == NULL || !may_queue(g, kvp_obj_len(sp->cat, o))) return false;
         if (!kvp_obj_is_on_tier_alone(sp->cat, o))
-            kvp_obj_leave_memory(sp, oid); /* its memory is lost for good, or absent */
+            kvp_obj_leave_memory(sp, oid); /* its memory is lost for good, or disconnected */
         mv = kvp_moving_make(sp, o, g, NULL);
         mv->due_ns = sp->ctx->now_ns + STAGE_NS;
         kvp_list_add_tail(&g->stages, &mv->link);
@@ -153,7 +155,7 @@ kvp_tier_tick(kvp_space_t *sp)
     }
 }
 
-/* ---- orders */
+/* ---- orders to the nodes */
 static kvp_order_t *
 order_make(kvp_space_t *sp, kvp_segment_t *g, uint8_t opcode, kvp_list_t *from)
 {
@@ -226,7 +228,7 @@ may_send(const kvp_segment_t *g, uint8_t opcode)
     return n < (opcode == KVP_OP_DEMOTE ? DEMOTES_MAX : ORDERS_MAX);
 }
 
-/* As many orders of what is in the list as the node may have unanswered. */
+/* Sends orders with the moves or drops in the list, as many orders as the node may have unanswered. */
 static void
 send_orders(kvp_space_t *sp, kvp_segment_t *g, uint8_t opcode, kvp_list_t *from,
             void (*append)(const kvp_space_t *sp, const kvp_list_t *record, kvp_buf_t *out))
@@ -247,7 +249,8 @@ send_orders(kvp_space_t *sp, kvp_segment_t *g, uint8_t opcode, kvp_list_t *from,
     }
 }
 
-/* Removals wait for drops, readers for loads; write-back waits for both. */
+/* Sends the orders of a segment by urgency: drops first, because removals wait for them; then loads, because readers
+ * wait for them; write-back last. */
 static void
 send_all(kvp_space_t *sp, kvp_segment_t *g)
 {
@@ -275,7 +278,7 @@ fail_all(kvp_space_t *sp, kvp_list_t *moves)
     }
 }
 
-/* ---- reports */
+/* ---- reports of a tier's contents */
 void
 kvp_tier_report_begin(kvp_space_t *sp, kvp_segment_t *t)
 {
@@ -291,7 +294,8 @@ kvp_tier_report_over(kvp_space_t *sp, kvp_segment_t *t)
     t->ssd.is_reporting = false;
 }
 
-/* Its drops are sent again, the oldest first. An incomplete report is worthless. */
+/* kvp_tier_lost handles the loss of the node: unanswered drops are queued again, the oldest first; loads and writes
+ * fail. An incomplete report is discarded. */
 void
 kvp_tier_lost(kvp_space_t *sp, kvp_segment_t *g)
 {
@@ -316,7 +320,7 @@ kvp_tier_lost(kvp_space_t *sp, kvp_segment_t *g)
     fail_all(sp, &g->stages);
 }
 
-/* ---- answers */
+/* ---- answers of the nodes */
 static void
 end_demote(kvp_space_t *sp, kvp_moving_t *mv, bool is_written)
 {
@@ -412,7 +416,7 @@ kvp_tier_answered(kvp_space_t *sp, kvp_session_t *s, const kvp_frame_t *f, uint3
 
     if (order == NULL || (order->opcode != KVP_OP_DROP && f->tail_len != order->n)) return UINT32_MAX;
     if (order->opcode == KVP_OP_DROP && !is_ok(f))
-        g->ssd.has_lost_drops = true; /* a device that fails: its records may be back */
+        g->ssd.has_lost_drops = true; /* a failing device: records that it should have dropped may reappear */
     for (uint32_t i = 0; i < order->n; i++) {
         kvp_list_t *first = order->records.next;
 

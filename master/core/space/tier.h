@@ -9,28 +9,28 @@
 #include "master/core/space/space.h"
 #include "proto/frame.h"
 
-#define KVP_DEMOTES_MAX (64ull << 20) /* bytes of unanswered writes of one node */
+#define KVP_DEMOTES_MAX (64ull << 20) /* limit of the unanswered writes to one node's tier, in bytes */
 
-/* kvp_tier_demote writes an object with one place to the tier of its node. kvp_tier_stage loads an
- * object that is in no memory that is up; false: impossible now. who is informed at the end; NULL =
- * no waiter. */
+/* kvp_tier_demote queues the write of an object, which must have one place, to the tier of its node. kvp_tier_stage
+ * queues the load of an object without a copy in connected memory; false: impossible now. `who` is informed at the
+ * end; NULL = no waiter. */
 void kvp_tier_demote(kvp_space_t *sp, uint32_t oid);
 bool kvp_tier_stage(kvp_space_t *sp, uint32_t oid, kvp_stage_waiter_t *who);
-/* kvp_tier_place_stages gives the first loads their extents, as far as there is room.
- * kvp_tier_may_place: the bytes of loads that may have extents at a time. kvp_tier_load_waits_ns:
- * since when loads wait without any getting room. */
+/* kvp_tier_place_stages gives the first waiting loads their extents, as long as there is room. kvp_tier_may_place
+ * returns true if loads with an extent may have this many bytes together. kvp_tier_load_waits_ns returns how long
+ * loads have waited without any load getting room. */
 void kvp_tier_place_stages(kvp_space_t *sp, kvp_segment_t *g);
 bool kvp_tier_may_place(const kvp_segment_t *g, uint64_t bytes);
 uint64_t kvp_tier_load_waits_ns(const kvp_space_t *sp, kvp_segment_t *g);
-void kvp_tier_tick(kvp_space_t *sp); /* loads that found no room in time */
+void kvp_tier_tick(kvp_space_t *sp); /* fails loads that found no room in time */
 
-/* kvp_tier_flush sends as many orders as allowed. kvp_tier_lost: the segment's node has
- * disconnected, and will not answer. kvp_tier_answered: an answer to DEMOTE, STAGE or DROP; lost_out
- * gets the oids of objects without any copy left (room for KVP_TIER_BATCH), and their number is
- * returned; UINT32_MAX: an answer to no order. */
+/* kvp_tier_flush sends as many orders as allowed. kvp_tier_lost: the segment's node has disconnected, and will not
+ * answer. kvp_tier_answered handles an answer to DEMOTE, STAGE or DROP: it writes to lost_out (room for KVP_TIER_BATCH)
+ * the oids of objects without any copy left, and returns their number; UINT32_MAX: no such order. */
 #define KVP_TIER_BATCH 1024u
 void kvp_tier_flush(kvp_space_t *sp);
-/* The tier's node reports its contents; during a full report (is_unknown) removals are remembered. */
+/* kvp_tier_report_begin: the tier's node begins to report the tier's contents; during a first report (is_unknown) the
+ * master remembers removals. kvp_tier_report_over: the report has ended. */
 void kvp_tier_report_begin(kvp_space_t *sp, kvp_segment_t *t);
 void kvp_tier_report_over(kvp_space_t *sp, kvp_segment_t *t);
 void kvp_tier_lost(kvp_space_t *sp, kvp_segment_t *g);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See tiered.h.
- */
+ * The SSD tiers of nodes, and their objects: tiered.h describes them. */
 #include "master/core/space/tiered.h"
 
 #include "master/core/base/ctx.h"
@@ -14,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DROPS_MAX 65536u /* drops kept for an absent node: over this number it has to report its contents */
+/* limit of the drops kept for a disconnected node: over it the node must report its contents instead */
+#define DROPS_MAX 65536u
 
 static bool
 is_tier_of(const kvp_segment_t *t, const kvp_segment_t *g)
@@ -105,7 +105,7 @@ kvp_obj_enter_tier(kvp_space_t *sp, uint32_t oid, kvp_segment_t *t, kvp_tenant_t
     sp->ctx->st.tier_bytes += len;
 }
 
-/* An empty chunk is removed with it. */
+/* Removes an object from its tier's chunk. An empty chunk is removed, too. */
 void
 kvp_tier_leave_chunk(kvp_space_t *sp, kvp_obj_t *o)
 {
@@ -152,7 +152,7 @@ kvp_tier_drop(kvp_space_t *sp, kvp_segment_t *t, kvp_digest_t digest, uint64_t v
     kvp_tier_drop_t *d;
 
     if (t->node == NULL && (t->ssd.has_lost_drops || t->ssd.drops_n >= DROPS_MAX)) {
-        t->ssd.has_lost_drops = true; /* its node reports its contents at its return */
+        t->ssd.has_lost_drops = true; /* the node must report its contents when it connects again */
         drops_end(sp, t);
         return;
     }
@@ -173,7 +173,7 @@ kvp_tier_free(kvp_space_t *sp, kvp_segment_t *t)
 {
     drops_end(sp, t);
     sp->tiers_n--;
-    while (!kvp_list_is_empty(&t->ssd.tenants)) /* only with the whole core: else nothing is there */
+    while (!kvp_list_is_empty(&t->ssd.tenants)) /* the tier is empty, except when the whole core is destroyed */
         chunk_free(sp, kvp_list_first(&t->ssd.tenants, kvp_chunk_t, of_tier));
     kvp_list_foreach (pos, &sp->cat->segments) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);

@@ -16,34 +16,34 @@ typedef struct kvp_deferred kvp_deferred_t;
 
 #define KVP_TIER_SUFFIX "/ssd"
 
-/* A record that a tier is to drop. */
+/* A record that a tier must drop. */
 typedef struct {
-    kvp_list_t link; /* segment->ssd.drops, or an order's records */
+    kvp_list_t link; /* link in segment->ssd.drops, or in the records of an order */
     kvp_digest_t digest;
     uint64_t version;
     kvp_deferred_t *deferred;
     uint32_t number; /* in space->tier_drops */
 } kvp_tier_drop_t;
 
-/* kvp_tier_link: a segment was made; links memory and tier of one node. kvp_tier_free frees the
- * record of an empty tier. */
+/* kvp_tier_link links a new segment: the memory and the tier of one node are linked by their names. kvp_tier_free
+ * frees the record of an empty tier. */
 void kvp_tier_link(kvp_space_t *sp, kvp_segment_t *g);
 void kvp_tier_free(kvp_space_t *sp, kvp_segment_t *t);
 bool kvp_tier_is_name(const char *name);
 
-/* kvp_obj_enter_tier: the object is on the tier only, has no place yet, and is the tenant's.
- * kvp_tier_leave_chunk: such an object leaves the tier's chunk, and has no place. kvp_tier_forget:
- * the object is on no tier any more, without an order to a node. */
+/* kvp_obj_enter_tier makes an object without a place exist only on the tier, for the tenant. kvp_tier_leave_chunk
+ * removes such an object from the tier's chunk, which leaves it without a place. kvp_tier_forget does that, and marks
+ * the object as not on a tier, without an order to a node. */
 void kvp_obj_enter_tier(kvp_space_t *sp, uint32_t oid, kvp_segment_t *t, kvp_tenant_t *tenant, uint64_t len);
 void kvp_tier_leave_chunk(kvp_space_t *sp, kvp_obj_t *o);
 void kvp_tier_forget(kvp_space_t *sp, kvp_obj_t *o);
 
-/* kvp_tier_drop has the tier drop that version, and older ones; the deferred reply counts it (NULL
- * = none) until kvp_tier_drop_end. */
+/* kvp_tier_drop orders the tier to drop this version and older versions. The deferred reply waits for it (NULL =
+ * none) until kvp_tier_drop_end. */
 void kvp_tier_drop(kvp_space_t *sp, kvp_segment_t *t, kvp_digest_t digest, uint64_t version, kvp_deferred_t *deferred);
 void kvp_tier_drop_end(kvp_space_t *sp, kvp_segment_t *t, kvp_tier_drop_t *d);
 
-/* Orders, or loads that wait for room. */
+/* Returns true if the segment has orders to send, or loads that wait for room. */
 static inline bool
 kvp_tier_is_due(const kvp_segment_t *g)
 {

@@ -4,8 +4,8 @@
 
 #include "master/core/base/slab_priv.h"
 
-/* treap_count returns the nodes of a treap, or UINT32_MAX if one is not a free extent of this class, out of order, or
- * above its parent in priority. lo and hi bound the order from outside. */
+/* treap_count returns the number of nodes of a treap, or UINT32_MAX if a node is not a free extent of this class, is
+ * out of order, or has a higher priority than its parent. lo and hi bound the order of all nodes. */
 static uint32_t
 treap_count(const kvp_slab_t *slab, uint32_t root, uint32_t class_id, uint64_t lo, uint64_t hi)
 {
