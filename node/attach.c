@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Requests of a client on its control connection: Hello, opening memory, and the statement that it
- * has drained. */
+ * Requests of a client on its control connection: Hello, opening memory, and the statement that the client has
+ * drained. */
 #include "node/priv.h"
 
 #include "net/pidfd.h"
@@ -34,7 +34,7 @@ kvp_node_proc_get(kvp_node_t *node, int pid, int pidfd, kvp_node_process_t **pro
 
     kvp_list_foreach (link, &node->serve.procs) {
         proc = kvp_list_entry(link, kvp_node_process_t, link);
-        /* After a process has exited, its number may belong to another process. */
+        /* After a process has exited, another process may get its number. */
         if (proc->pid != pid || proc->core.is_dead || kvp_pidfd_is_over(proc->ev.fd)) continue;
         close(pidfd);
         *proc_out = proc;
@@ -108,7 +108,7 @@ check_hello(const kvp_node_t *node, const Kvp__Pb__Hello *hello, const char **wh
     return KVP_OK;
 }
 
-/* find_process finds the process at the other end of a Unix connection; NULL on TCP. */
+/* find_process finds the process at the other end of a Unix connection. *proc_out is NULL for a TCP connection. */
 static kvp_err_t
 find_process(kvp_node_t *node, kvp_node_conn_t *conn, kvp_node_process_t **proc_out, const char **why_out)
 {
@@ -199,7 +199,7 @@ on_hello(kvp_node_t *node, kvp_node_conn_t *conn, const kvp_frame_t *frame, cons
 }
 
 /* ---- memory */
-/* find_chunk finds what an OpenChunk names: the chunk and the index of the transport. */
+/* find_chunk finds the chunk and the index of the transport that an OpenChunk request names. */
 static kvp_err_t
 find_chunk(kvp_node_t *node, const kvp_node_conn_t *conn, const Kvp__Pb__OpenChunk *ask, kvp_node_chunk_t **chunk_out,
            int *tp_out, const char **why_out)
@@ -222,7 +222,7 @@ find_chunk(kvp_node_t *node, const kvp_node_conn_t *conn, const Kvp__Pb__OpenChu
     return KVP_OK;
 }
 
-/* The keeper knows of the writer before that has anything to write to. */
+/* Records the client as a writer. The keeper learns of the writer before the writer gets memory that it can write. */
 static kvp_err_t
 open_write(kvp_node_t *node, kvp_node_conn_t *conn)
 {
@@ -247,8 +247,8 @@ export_chunk(kvp_node_t *node, kvp_node_conn_t *conn, const Kvp__Pb__OpenChunk *
     *why_out = err == KVP_EAGAIN ? "the memory is not registered yet"
                                  : "the memory cannot be registered, as the node's log says";
     if (err != KVP_OK) return err;
-    /* From here on the process may store into the chunk without our control, until it is dead or
-     * reports that it has drained. */
+    /* From here on the process may store into the chunk without our control, until it dies or reports that it has
+     * drained. */
     if (access == KVP_ACCESS_WRITE && (node->tps.tps[tp]->ops->caps & KVP_TP_SAME_HOST) != 0)
         err = open_write(node, conn);
     if (err == KVP_OK)
@@ -256,7 +256,8 @@ export_chunk(kvp_node_t *node, kvp_node_conn_t *conn, const Kvp__Pb__OpenChunk *
             node->tps.tps[tp]->ops->mr_export((*chunk_out)->payload_mrs[tp], access, conn->att.incarnation, &tokens[0]);
     if (err == KVP_OK)
         err = node->tps.tps[tp]->ops->mr_export((*chunk_out)->meta_mrs[tp], access, conn->att.incarnation, &tokens[1]);
-    /* Keys to write with are registrations of their own: what is short here is no fault of who asks. */
+    /* Write keys are separate registrations: a lack of memory for them is not the client's fault, so the client gets
+     * NOTSUP. */
     if (err == KVP_EAGAIN && access == KVP_ACCESS_WRITE)
         err = kvp_node_pin_grant(&node->tps.pin, (uint32_t)tp, ask->chunk, conn->att.incarnation);
     if (err == KVP_NOMEM && (node->tps.tps[tp]->ops->caps & KVP_TP_SLOW_REG) != 0) return KVP_NOTSUP;
@@ -264,7 +265,7 @@ export_chunk(kvp_node_t *node, kvp_node_conn_t *conn, const Kvp__Pb__OpenChunk *
     return err;
 }
 
-/* Takes the tokens' descriptors. */
+/* Queues the descriptors of the tokens with the reply, and closes them in every case. */
 static kvp_err_t
 send_fds(kvp_node_conn_t *conn, size_t at, const kvp_token_t tokens[2], bool is_sent)
 {

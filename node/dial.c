@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The dialling thread: attempts with back-off and jitter, so that the nodes of a restarted master
- * do not come all at once. Several masters are asked with a back-off for each (net/masters.h), and
- * one attempt follows the other. */
+ * The thread that finds the leading master. Attempts have a back-off with jitter, so that the nodes of a restarted
+ * master do not all connect at once. With several masters each master has a back-off of its own (net/masters.h), and
+ * the attempts follow each other without a pause. */
 #include "node/dial.h"
 
 #include "net/wake.h"
@@ -15,10 +15,10 @@
 #include <sys/socket.h>
 
 #define ATTEMPT_NS KVP_NS_PER_S
-#define TEND_NS (250 * KVP_NS_PER_MS) /* between checks of the other masters */
+#define TEND_NS (250 * KVP_NS_PER_MS) /* the time between checks of whether another master leads */
 #define BACKOFF_MIN_NS (50 * KVP_NS_PER_MS)
-#define BACKOFF_MAX_NS                                                                                                 \
-    (300 * KVP_NS_PER_MS) /* a pool works again when its nodes have found the master, twice where it takes a new term */
+/* The longest back-off. It is short, because a pool works again only when its nodes have found the master. */
+#define BACKOFF_MAX_NS (300 * KVP_NS_PER_MS)
 
 static void
 note_local_host(kvp_node_dialed_t *d)
@@ -32,7 +32,7 @@ note_local_host(kvp_node_dialed_t *d)
         d->local_host[0] = '\0';
 }
 
-/* Whether the peer of a connection has the address of this end, or a loopback address. */
+/* Returns whether the master of the connection runs on this host: its address is ours or a loopback address. */
 static bool
 is_to_this_host(const kvp_node_dialed_t *d)
 {
@@ -46,7 +46,8 @@ is_to_this_host(const kvp_node_dialed_t *d)
     return strcmp(peer.host, d->local_host) == 0 || kvp_hostport_is_loopback(&peer);
 }
 
-/* change_to_unix replaces a TCP connection within one host; on failure TCP stays. */
+/* change_to_unix replaces a TCP connection by the master's Unix socket if both are on one host. On failure TCP
+ * stays. */
 static void
 change_to_unix(const kvp_hello_ask_t *ask, kvp_node_dialed_t *dialed)
 {
@@ -70,7 +71,7 @@ change_to_unix(const kvp_hello_ask_t *ask, kvp_node_dialed_t *dialed)
     dialed->hello = hello;
 }
 
-/* One attempt to find the leading master. */
+/* Makes one attempt to connect to the leading master and to exchange Hello. */
 static kvp_err_t
 dial_any(kvp_node_dial_t *d, const kvp_hello_ask_t *ask, kvp_node_dialed_t *dialed)
 {
@@ -83,7 +84,8 @@ dial_any(kvp_node_dial_t *d, const kvp_hello_ask_t *ask, kvp_node_dialed_t *dial
     kvp_framed_init(&dialed->conn);
     err = kvp_masters_find(d->masters, &d->is_stopping, kvp_now_ns() + ATTEMPT_NS, &dialed->conn, &at);
     if (err != KVP_OK) snprintf(dialed->hello.detail, sizeof dialed->hello.detail, "%s", kvp_masters_why(d->masters));
-    if (err == KVP_NOT_FOUND) err = KVP_UNREACHABLE; /* a node waits for its master's name, too */
+    /* the name of the master may not be known yet: the node keeps trying */
+    if (err == KVP_NOT_FOUND) err = KVP_UNREACHABLE;
     if (err == KVP_OK) {
         note_local_host(dialed);
         if (d->is_loopback && !is_to_this_host(dialed)) {
@@ -111,7 +113,7 @@ dial_any(kvp_node_dial_t *d, const kvp_hello_ask_t *ask, kvp_node_dialed_t *dial
     return err;
 }
 
-/* pause_for waits for some part of the back-off, or until the dial is stopped. Called with the lock held. */
+/* pause_for waits for a random part of the back-off, or until the dial is stopped. Called with the lock held. */
 static void
 pause_for(kvp_node_dial_t *d, uint64_t backoff_ns)
 {
@@ -121,8 +123,8 @@ pause_for(kvp_node_dial_t *d, uint64_t backoff_ns)
         kvp_cond_wait_until(&d->changed, &d->lock, until);
 }
 
-/* Looks after the masters until a connection is wanted. Called with the lock held, which is
- * released while it sleeps. */
+/* Checks the other masters until a connection is wanted. Called with the lock held, which is released during the
+ * sleep. */
 static void
 tend_for_a_while(kvp_node_dial_t *d, uint32_t term)
 {
@@ -140,7 +142,7 @@ dial_main(void *arg)
 {
     kvp_node_dial_t *d = arg;
     uint64_t backoff_ns = 0;
-    uint32_t term = 0; /* of the master that was found last */
+    uint32_t term = 0; /* the term of the master that was found last */
     kvp_err_t err = KVP_OK;
 
     pthread_mutex_lock(&d->lock);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Whether the memory that a node is to give fits into its machine and its control groups. Runs
- * once, at the start, in the thread that opens the node. */
+ * Checks whether the requested memory of a node fits into its machine and its control groups. Runs once at the start,
+ * in the thread that opens the node. */
 #include "node/priv.h"
 
 #include "common/hostid.h"
@@ -12,15 +12,16 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define OWN_BYTES (24ull << 20) /* of the process itself */
-#define TIER_BYTES (48ull << 20) /* buffers of the SSD tier */
-#define DESC_SHARE 64u /* descriptors and keys take this part of the payload where objects have 16 KiB */
-#define MARGIN_SHARE 128u /* of the size that is named: what else runs here takes and returns memory all the time */
+#define OWN_BYTES (24ull << 20) /* the memory that the node's process itself needs */
+#define TIER_BYTES (48ull << 20) /* the memory for buffers of the SSD tier */
+#define DESC_SHARE 64u /* descriptors and keys take 1/64 of the payload's size if objects have 16 KiB */
+/* the suggested size is reduced by 1/128, because other processes take and return memory all the time */
+#define MARGIN_SHARE 128u
 #define ASK_MS 200
 #define ASKED_MAX 64u
 #define OTHERS_TEXT_MAX 1024u
 
-/* Asks the keeper at the socket for its state. Returns false without an answer. */
+/* Asks the keeper at the socket for its state. Returns false if it does not answer. */
 static bool
 ask_keeper(const char *dir, const char *name, kvp_keeper_msg_t *state_out)
 {
@@ -39,8 +40,8 @@ ask_keeper(const char *dir, const char *name, kvp_keeper_msg_t *state_out)
     return has_answer;
 }
 
-/* Lists this user's keepers that hold memory without a node, and how to free it; own is the node's
- * own name. */
+/* Writes a text about this user's keepers that hold memory without a node, and how to free the memory. own is the
+ * node's name, whose keeper is left out. */
 static void
 list_keepers(const char *own, char text[OTHERS_TEXT_MAX])
 {

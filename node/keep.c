@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The keeper from the node's side: the memory that it has, and adopting this memory.
+ * The node's side of its keeper: hands the memory to the keeper, and adopts the memory that the keeper holds.
  * docs/adr/0030-keeper.md.
  *
  * Design notes.
- * - The book says "whole" only while the keeper has all files and the pidfd of each process that
- *   may store: the keeper has a writer's pidfd in its queue before the writer gets a mapping. If
- *   sending fails the book says "not whole" first, and no process adopts the memory.
- * - A stopped keeper reads no packets: the node counts it as dead when its queue is full, or when
- *   it does not answer Hello. */
+ * - The book says "whole" only while the keeper has all files and the pidfd of each process that may store: the pidfd
+ *   of a writer is in the keeper's queue before the writer gets a mapping. If sending fails, the book says "not
+ *   whole" first, and no process adopts the memory.
+ * - A stopped keeper reads no packets: the node treats it as dead when its queue is full, or when it does not answer
+ *   Hello. */
 #include "node/priv.h"
 
 #include "net/pidfd.h"
@@ -16,18 +16,18 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MEET_NS (2 * KVP_NS_PER_S) /* for an answer, */
-#define BUSY_NS (5 * KVP_NS_PER_S) /* and for the end of the previous process */
-#define TAKE_MS 5000 /* for the next part of the handed-over state */
+#define MEET_NS (2 * KVP_NS_PER_S) /* how long to wait for the keeper's answer */
+#define BUSY_NS (5 * KVP_NS_PER_S) /* how long to wait for the end of the previous process of this node */
+#define TAKE_MS 5000 /* how long to wait for the next part of the keeper's state */
 #define WELCOME_NS (2 * KVP_NS_PER_S)
 #define AGAIN_NS (50 * KVP_NS_PER_MS)
 #define AGAIN_MAX_NS (5 * KVP_NS_PER_S)
 
 static void on_keeper(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events);
 
-/* ---- to the keeper */
-/* drop_keeper: from now on no process may adopt the keeper's state, and the node calls another
- * keeper. */
+/* ---- messages to the keeper */
+/* drop_keeper drops the keeper's connection and marks the book as not whole, so that no process adopts its state. The
+ * node then calls a keeper again. */
 static void
 drop_keeper(kvp_node_t *node, const char *why)
 {
@@ -158,7 +158,7 @@ kvp_node_keep_drop(kvp_node_t *node)
     drop_state(node, false);
 }
 
-/* leave_keeper sends nothing: the keeper keeps its state. */
+/* leave_keeper closes the connection without a message: the keeper keeps the memory. */
 static void
 leave_keeper(kvp_node_t *node)
 {
@@ -182,7 +182,8 @@ find_misfit(const kvp_node_t *node, const kvp_node_mem_conf_t *conf, uint32_t fi
     return NULL;
 }
 
-/* map_files takes all descriptors. NULL, or why not. */
+/* map_files maps the files that the keeper held, and takes all descriptors. Returns NULL, or the reason why it
+ * failed. */
 static const char *
 map_files(kvp_node_t *node, const int *fds, uint32_t n, kvp_node_mem_t **mem_out)
 {
@@ -202,8 +203,8 @@ map_files(kvp_node_t *node, const int *fds, uint32_t n, kvp_node_mem_t **mem_out
     return why;
 }
 
-/* Takes pidfd. False: no memory. An exited process is not a writer: its end proves that it stores
- * nothing more. */
+/* Restores a writer from the keeper's table; takes its pidfd. Returns false without memory. A process that has exited
+ * is not restored: its end proves that it stores nothing more. */
 static bool
 restore_writer(kvp_node_t *node, const kvp_keeper_writer_t *w)
 {
@@ -220,7 +221,8 @@ restore_writer(kvp_node_t *node, const kvp_keeper_writer_t *w)
     return kvp_node_core_restore_writer(node->core, &proc->core, w->incarnation) == KVP_OK;
 }
 
-/* NULL, or why not: the memory is in use, and to be dropped, then. */
+/* Restores the core's state and the writers. Returns NULL, or the reason why it failed; the caller then drops the
+ * memory. */
 static const char *
 restore_state(kvp_node_t *node, const kvp_keeper_table_t *held)
 {
@@ -251,8 +253,8 @@ restore_state(kvp_node_t *node, const kvp_keeper_table_t *held)
     return NULL;
 }
 
-/* adopt_files takes the files of held. *why_out is NULL, or the reason to free the memory. An
- * error: the memory cannot be served now, and no other memory could be. */
+/* adopt_files maps the files in `held`, serves the memory and restores the state. *why_out is NULL, or the reason to
+ * free the memory. An error means that neither this memory nor new memory can be served. */
 static kvp_err_t
 adopt_files(kvp_node_t *node, kvp_keeper_table_t *held, const char **why_out)
 {
@@ -281,7 +283,7 @@ adopt_files(kvp_node_t *node, kvp_keeper_table_t *held, const char **why_out)
     return KVP_OK;
 }
 
-/* Reads all parts that the keeper's WELCOME announced. */
+/* Reads all files and writers that the keeper's WELCOME announced. */
 static kvp_err_t
 take_all(kvp_node_keep_t *k, const kvp_keeper_msg_t *welcome, kvp_keeper_table_t *held)
 {
@@ -303,7 +305,7 @@ take_all(kvp_node_keep_t *k, const kvp_keeper_msg_t *welcome, kvp_keeper_table_t
     return err;
 }
 
-/* Adopts the keeper's memory, if any. An error ends the node, and the keeper still has the memory. */
+/* Adopts the keeper's memory, if it has any. On an error the node ends, and the keeper still has the memory. */
 static kvp_err_t
 adopt_from(kvp_node_t *node, const kvp_keeper_msg_t *welcome)
 {
@@ -316,7 +318,8 @@ adopt_from(kvp_node_t *node, const kvp_keeper_msg_t *welcome)
     k->held_bytes = kvp_keeper_table_bytes(&held);
     err = has_all && held.files_n > 0 ? adopt_files(node, &held, &why) : KVP_OK;
     kvp_keeper_table_clear(&held, false);
-    if (err == KVP_OK && why != NULL) err = kvp_node_check_fit(node, k->held_bytes); /* before the memory is freed */
+    /* the check comes before the keeper's memory is freed */
+    if (err == KVP_OK && why != NULL) err = kvp_node_check_fit(node, k->held_bytes);
     if (err != KVP_OK) {
         leave_keeper(node);
         return err;
@@ -328,7 +331,7 @@ adopt_from(kvp_node_t *node, const kvp_keeper_msg_t *welcome)
     return KVP_OK;
 }
 
-/* ---- life */
+/* ---- lifecycle */
 static void
 set_up(kvp_node_t *node, const kvp_keeper_msg_t *welcome)
 {
@@ -373,7 +376,7 @@ kvp_node_keep_open(kvp_node_t *node, const kvp_node_conf_t *conf)
     err = kvp_keeper_link_init(&k->link, node->name, conf->keep_ns / KVP_NS_PER_MS);
     if (err != KVP_OK) {
         k->mode = KVP_KEEP_NONE;
-        return KVP_OK; /* it is logged; and a node without a keeper serves */
+        return KVP_OK; /* the failure is logged, and a node without a keeper can serve */
     }
     err = kvp_keeper_link_meet(&k->link, MEET_NS, BUSY_NS, &welcome);
     if (err == KVP_BUSY) {
@@ -418,7 +421,7 @@ on_keeper(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
         on_welcome(node, &msg);
         return;
     }
-    /* the reason why the keeper does not hold the memory */
+    /* a WELCOME carries the reason why the keeper does not hold the memory */
     if (err == KVP_OK && msg.kind == KVP_KEEPER_WELCOME) err = msg.err;
     drop_keeper(node, err == KVP_OK || err == KVP_DISCONNECTED ? "its connection is over" : explain_err(err));
 }

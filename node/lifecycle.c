@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The node's lifecycle: settings, threads, the end.
+ * The lifecycle of a node: settings, threads, and the end.
  *
- * Threads: control (all protocol state), dial (finds a master), populate (touches memory in
- * advance), pin (registers memory if that is slow), and the transports' lanes. The caller's threads
- * only start, stop and read figures. */
+ * Threads: control (all protocol state), dial (finds a master), populate (touches memory in advance), pin (registers
+ * memory if that is slow), and the transports' lanes. The caller's threads only start and stop the node and read
+ * figures. */
 #include "node/priv.h"
 
 #include "common/waits.h"
@@ -20,8 +20,8 @@
 #define CPUS_A_LANE 8
 #define SIZE_UNIT 4096u
 #define WHY_MAX 512u
-#define FILES_CLIENTS 512u /* descriptors of 256 clients of this host: a connection and a pidfd each */
-#define SPARE 64u /* descriptors, or mappings, of threads and listeners that are yet to come */
+#define FILES_CLIENTS 512u /* the descriptors of 256 clients on this host: a connection and a pidfd for each */
+#define SPARE 64u /* descriptors or mappings reserved for threads and listeners that start later */
 
 static kvp_err_t
 read_transports(kvp_node_t *node, const kvp_node_conf_t *conf)
@@ -70,14 +70,16 @@ read_size(kvp_node_t *node, const kvp_node_conf_t *conf)
     return KVP_OK;
 }
 
-/* Before a master is looked for: what the memory takes is not had then either. */
+/* Checks the limits of descriptors and mappings. Called before looking for a master, so that a node that cannot map
+ * its memory fails at once. */
 static kvp_err_t
 check_limits(const kvp_node_t *node)
 {
     uint64_t chunks = (node->size_bytes - 1) / node->chunk_bytes + 1, takes = chunks * KVP_CHUNK_FILES;
     kvp_limit_t files = kvp_limit_files(), maps = kvp_limit_maps();
 
-    if (files.max < files.has + takes + FILES_CLIENTS) { /* including the descriptors of the embedding process */
+    /* files.has includes the descriptors of the embedding process */
+    if (files.max < files.has + takes + FILES_CLIENTS) {
         kvp_limit_raise_files();
         files = kvp_limit_files();
     }
@@ -139,7 +141,7 @@ read_conf(kvp_node_t *node, const kvp_node_conf_t *conf, kvp_hostport_t *listen_
     return KVP_OK;
 }
 
-/* The port is part of the default name, so that two nodes of a host differ. */
+/* Sets the node's name. The default name contains the port, so that two nodes of a host differ. */
 static void
 set_name(kvp_node_t *node, const char *name)
 {
@@ -331,7 +333,8 @@ kvp_node_start(const kvp_node_conf_t *conf, uint64_t deadline_ns, kvp_node_t **n
         char why[KVP_NODE_REFUSAL_MAX];
 
         kvp_node_dial_refusal(&node->dial, why);
-        if (why[0] != '\0') kvp_log_error("node", "%s", why); /* for the caller's thread (kvp_log_divert) */
+        /* logged again in the caller's thread, whose log may be diverted (kvp_log_divert) */
+        if (why[0] != '\0') kvp_log_error("node", "%s", why);
         kvp_node_stop(node, 0);
         return err;
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The connection to the master, on the control thread: mounting, heartbeats, and the master's
- * orders. Finding a master is the dial's work. */
+ * The connection to the master, on the control thread: mounting, heartbeats, and the master's orders. The dial finds
+ * the master. */
 #include "node/priv.h"
 
 #include "proto/pb.h"
@@ -13,15 +13,15 @@
 #include <string.h>
 
 #define RECVS_A_TURN 8
-#define QUEUED_MAX (8u << 20) /* bytes to a master that does not read */
+#define QUEUED_MAX (8u << 20) /* the most bytes queued for a master that does not read */
 #define HEARTBEAT_MIN_MS 10u
 #define HEARTBEAT_MAX_MS 60000u
 #define FREED_BATCH KVP_PLACES_MAX
-#define REPORT_NOTHING 0u /* MountReply.report; else words, or */
+#define REPORT_NOTHING 0u /* a value of MountReply.report: no report is wanted */
 #define REPORT_WHOLE 2u
 #define NAME_WHY_MAX (KVP_NAME_MAX + 160u)
 
-/* A FENCE that the transports are carrying out. */
+/* A FENCE order that the transports are carrying out. */
 typedef struct {
     kvp_list_t link;
     kvp_gather_t gather;
@@ -33,9 +33,9 @@ typedef struct {
 
 static void on_link(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events);
 
-/* ---- losing and finding */
-/* dial_master looks for a master. A master that does not know our pool may have lost its state, and
- * learns the pool's name from us. */
+/* ---- losing and finding a master */
+/* dial_master starts to look for a master. It passes on the pool of the node's memory, because a master that lost its
+ * state learns the pool from its nodes. */
 static void
 dial_master(kvp_node_t *node, bool is_good)
 {
@@ -49,7 +49,8 @@ dial_master(kvp_node_t *node, bool is_good)
     kvp_node_dial_want(&node->dial, is_good, node->link.incarnation, &known);
 }
 
-/* lose_link drops the connection and looks for another one. why NULL: already logged. */
+/* lose_link drops the connection and starts to look for a master. why is logged; NULL: the reason is logged
+ * already. */
 static void
 lose_link(kvp_node_t *node, const char *why)
 {
@@ -78,14 +79,14 @@ kvp_node_link_begin(kvp_node_t *node)
     dial_master(node, true);
 }
 
-/* push_out sends queued bytes as far as possible. False = the link is lost. */
+/* push_out sends queued bytes as far as possible without blocking. Returns false if the connection was lost. */
 static bool
 push_out(kvp_node_t *node)
 {
     kvp_node_link_t *l = &node->link;
     kvp_err_t err;
 
-    kvp_node_keep_save(node); /* before the master can rely on it */
+    kvp_node_keep_save(node); /* saved before the master can rely on the state */
     err = kvp_framed_flush(&l->conn);
 
     if (err == KVP_EAGAIN && kvp_framed_out_bytes(&l->conn) > QUEUED_MAX) err = KVP_LIMIT;
@@ -108,7 +109,8 @@ ask_master(kvp_node_t *node, uint8_t opcode, const void *msg)
 }
 
 /* ---- mounting */
-/* A node that listens on every address sends the address by which it reaches the master. */
+/* Returns the host that Mount announces. A node that listens at every address announces its address on the way to the
+ * master. */
 static const char *
 told_host(const kvp_node_t *node)
 {
@@ -141,12 +143,13 @@ ask_mount(kvp_node_t *node)
     msg.mounted_term = kvp_node_core_mounted_term(node->core);
     node->link.state = KVP_LINK_MOUNTING;
     (void)ask_master(node, KVP_OP_MOUNT, &msg);
-    /* The answer may be lost, and places in this memory be granted all the same. */
+    /* The answer may be lost although the master has granted space in this memory, so the memory no longer counts as
+     * fresh. */
     node->link.was_told_fresh = node->is_fresh;
     node->is_fresh = false;
 }
 
-/* is_of_this_pool: our memory was made for the pool of that Hello. */
+/* is_of_this_pool returns whether the node's memory was made for the pool in the Hello reply. */
 static bool
 is_of_this_pool(const kvp_node_t *node, const kvp_hello_reply_t *hello)
 {
@@ -159,7 +162,7 @@ ms_between(uint32_t ms, uint32_t lo, uint32_t hi)
     return kvp_min_u64(kvp_max_u64(ms, lo), hi) * KVP_NS_PER_MS;
 }
 
-/* adopt_conn takes a connection after its Hello. */
+/* adopt_conn starts to use a connection that has completed its Hello. EAGAIN: the memory must be swept first. */
 static kvp_err_t
 adopt_conn(kvp_node_t *node, const kvp_node_dialed_t *dialed)
 {
@@ -177,9 +180,8 @@ adopt_conn(kvp_node_t *node, const kvp_node_dialed_t *dialed)
     l->heard_ns = now;
     l->heartbeat_at_ns = now + l->heartbeat_ns;
     snprintf(l->local_host, sizeof l->local_host, "%s", dialed->local_host);
-    /* Terms are valid within a pool: a master of another pool is a new beginning, not an old
-     * master. A master of this pool with a lower term learns ours from Mount, and takes a higher
-     * one. */
+    /* Terms are valid within one pool. A master of another pool starts anew, whatever its term. A master of this pool
+     * with a lower term learns our term from Mount, and chooses a higher term. */
     if (is_of_this_pool(node, &dialed->hello)) {
         err = kvp_node_core_see_term(node->core, dialed->hello.term);
         if (err == KVP_STALE_TERM) err = KVP_OK;
@@ -228,8 +230,8 @@ kvp_node_link_sweep(kvp_node_t *node)
     return false;
 }
 
-/* Asks for the name again: this node's own previous connection may still hold it until the master
- * gives that up. */
+/* Drops the connection because the name is in use. The next mount may succeed: the node's own previous connection may
+ * hold the name until the master gives that connection up. */
 static void
 lose_name(kvp_node_t *node)
 {
@@ -322,8 +324,8 @@ refuse_order(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t err)
     answer_order(node, frame, err, kvp_err_text(err), NULL, 0);
 }
 
-/* RETIRE and CHECK. The quiesce is begun, and usually over, before the answer: the answer then
- * reports the extents free. */
+/* Handles RETIRE and CHECK. The quiesce begins, and is usually over, before the answer, so that the answer can report
+ * the extents as free. */
 static bool
 on_extents(kvp_node_t *node, const kvp_frame_t *frame)
 {
@@ -395,7 +397,7 @@ on_fence(kvp_node_t *node, const kvp_frame_t *frame)
         kvp_list_add_tail(&node->link.fences, &fence->link);
         kvp_gather_begin(&fence->gather, node->epoll.wake_fd);
         kvp_node_tps_fence(&node->tps, dead, msg->live_min, &fence->gather);
-        kvp_node_settle(node); /* closes its attachments before the answer */
+        kvp_node_settle(node); /* closes the attachments of the fenced clients before the answer */
         if (kvp_gather_end(&fence->gather)) answer_fence(node, fence);
     }
     kvp_pb_free(&pb, msg);
@@ -431,7 +433,7 @@ on_tier_order(kvp_node_t *node, const kvp_frame_t *frame)
     return is_good;
 }
 
-/* on_order obeys or refuses; false = malformed. */
+/* on_order carries out an order of the master or refuses it. Returns false if the order is malformed. */
 static bool
 on_order(kvp_node_t *node, const kvp_frame_t *frame)
 {
@@ -538,7 +540,7 @@ on_link(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
     }
 }
 
-/* ---- later results */
+/* ---- results that come later */
 static void
 tell_freed(kvp_node_t *node)
 {
@@ -564,7 +566,7 @@ kvp_node_link_on_settled(kvp_node_t *node)
     if (node->link.state != KVP_LINK_DOWN && kvp_framed_out_bytes(&node->link.conn) > 0) push_out(node);
 }
 
-/* ---- time */
+/* ---- timers */
 uint64_t
 kvp_node_link_due(const kvp_node_t *node)
 {

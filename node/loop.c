@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The control thread: the epoll set, the core's requests, and the segment's memory. The memory is
- * created when a master has named its pool, and created again at a master's request. */
+ * The control thread: the epoll set, the core's requests, and the segment's memory. The memory is created when a
+ * master has named its pool, and created again if a master asks for new memory. */
 #include "node/priv.h"
 
 #include "transport/all/registry.h"
@@ -9,14 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TEND_NS KVP_NS_PER_S /* from one look at the process's devices to the next, at most */
+#define TEND_NS KVP_NS_PER_S /* the longest time between two looks at the devices of the process */
 
 /* ---- the epoll set */
 kvp_err_t
 kvp_node_watch(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
 {
-    /* 0 in ev->events means not in the set, so a pause is stored as the events that come
-     * unrequested. */
+    /* ev->events 0 means that the descriptor is not in the set, so a pause is stored as EPOLLERR, which is always
+     * reported. */
     uint32_t wanted = events == 0 ? EPOLLERR : events;
     kvp_err_t err;
 
@@ -85,7 +85,8 @@ cut_writers(kvp_node_t *node)
         kvp_node_tps_cut(&node->tps, incarnation);
 }
 
-/* A round whose lanes are all idle is over before this returns. */
+/* Ends rounds of quiesce that are over, and begins new rounds. A round whose lanes are all idle ends before the
+ * return. */
 static void
 run_rounds(kvp_node_t *node)
 {
@@ -152,7 +153,7 @@ kvp_node_drop_memory(kvp_node_t *node)
     kvp_node_core_drop_segment(node->core);
     kvp_node_settle(node);
     kvp_node_tps_stop(&node->tps);
-    /* No transport is left that could be at anything. */
+    /* The transports are stopped, so no copy is under way and all rounds are over. */
     for (size_t i = 0; i < KVP_NODE_ROUNDS_MAX; i++) {
         if (node->rounds[i].number != 0) end_round(node, &node->rounds[i]);
     }
@@ -228,8 +229,7 @@ timeout_ms(const kvp_node_t *node, uint64_t stop_by_ns)
     return due <= now ? 0 : (int)((due - now) / KVP_NS_PER_MS + 1);
 }
 
-/* publish_figures copies the figures for other threads, and checks whether one of them wants the
- * node to stop. */
+/* publish_figures copies the figures for other threads. Returns whether another thread wants the node to stop. */
 static bool
 publish_figures(kvp_node_t *node, uint64_t *stop_by_ns)
 {
@@ -273,7 +273,7 @@ publish_figures(kvp_node_t *node, uint64_t *stop_by_ns)
     return is_stopping;
 }
 
-/* Events left at the end of the turn are reported again. */
+/* Handles ready events until the turn is over. Events that are left are reported again in the next turn. */
 static void
 handle_events(kvp_node_t *node)
 {
@@ -284,7 +284,7 @@ handle_events(kvp_node_t *node)
     while ((tag = kvp_epoll_next(&node->epoll, &events)) != NULL) {
         kvp_node_ev_t *ev = tag;
 
-        if (tag == &node->epoll) /* another thread has news */
+        if (tag == &node->epoll) /* the wake descriptor: another thread, such as the dial, has news */
             kvp_node_link_on_dial(node);
         else if (ev->fn != NULL)
             ev->fn(node, ev, events);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A node: owns one segment of this host's memory, serves it over shared memory and TCP, obeys the
- * master. The same code runs in kvpool-node and, embedded, in any process that opened a pool with
- * memory. Runs in threads of its own (one control thread, and one a data lane), never in the
- * caller's. */
+ * A node: owns one segment of this host's memory, serves it over shared memory, RDMA and TCP, and obeys the master.
+ * The same code runs in kvpool-node and, embedded, in any process that opens a pool with memory. A node runs in
+ * threads of its own (a control thread, one thread for each data lane, and others), never in the caller's thread. */
 #ifndef KVP_NODE_NODE_H
 #define KVP_NODE_NODE_H
 
@@ -11,78 +10,86 @@
 
 typedef struct kvp_node kvp_node_t;
 
-/* Whether a keeper, a process of its own, holds the memory over the end of this one, for the next node of that name. */
+/* Whether a keeper, which is a separate process, holds the memory after the end of this process, for the next node of
+ * the same name. */
 typedef enum {
     KVP_KEEP_NONE,
-    KVP_KEEP_OVER_STOPS, /* on any end of the process */
-    KVP_KEEP_UNTIL_STOP, /* except on a stop */
+    KVP_KEEP_OVER_STOPS, /* the keeper holds the memory after any end of the process */
+    KVP_KEEP_UNTIL_STOP, /* the keeper holds the memory after a crash; an orderly stop frees the memory */
 } kvp_keep_mode_t;
 
 typedef struct {
-    const char *masters, *cluster; /* kvp_masters_create */
-    const char *name; /* 1 to 128 bytes, unique in the pool; NULL = host name, "-", port */
-    const char *host_id; /* NULL = the machine's */
-    const char *listen; /* "HOST:PORT"; NULL = a free port of 127.0.0.1 */
-    const char *transports; /* NULL = shm, rdma where this machine can, tcp */
-    /* "rdma,...": the node serves by these transports, or does not start; NULL = transports, if
-     * given */
+    const char *masters, *cluster; /* the addresses of the masters, as for kvp_masters_create */
+    const char *name; /* the node's name, 1 to 128 bytes, unique in the pool; NULL = host name, "-" and port */
+    const char *host_id; /* the id of the host; NULL = the machine's own id */
+    const char *listen; /* the address to listen at, "HOST:PORT"; NULL = a free port of 127.0.0.1 */
+    const char *transports; /* the transports to serve by; NULL = shm, rdma if this machine can, tcp */
+    /* The transports that the node must serve by, such as "rdma": without one of them the node does not start. NULL =
+     * all in `transports`, if that is given. */
     const char *needed;
-    const char *rdma_device; /* "NAME[:PORT],..."; NULL = the process's present choice, also for the next one */
+    /* RDMA devices, "NAME[:PORT],..."; NULL = the devices that the process has selected before */
+    const char *rdma_device;
     const char *rdma_gid_index;
-    uint64_t memory_bytes; /* payload; rounded down to 4 KiB, at least 64 KiB */
-    const char *const *ssd; /* "DIR:SIZE", a device of the SSD tier each; borrowed for the call */
-    size_t ssd_n; /* 0 = no tier */
-    uint64_t ssd_writes; /* bytes a day; 0 = any */
-    uint64_t chunk_bytes; /* 0 = by memory_bytes (kvp_node_chunk_default); the last chunk is what is left */
-    uint32_t lanes; /* data threads; 0 = one for each 8 CPUs, at least 1, at most 8 */
-    uint32_t max_attachments; /* clients attached at once; 0 = 4096 */
+    uint64_t memory_bytes; /* the size of the payload memory; rounded down to 4 KiB, at least 64 KiB */
+    const char *const *ssd; /* the devices of the SSD tier, each "DIR:SIZE"; borrowed for the call */
+    size_t ssd_n; /* the number of devices; 0 = no tier */
+    uint64_t ssd_writes; /* the bytes that may be written to the SSDs in a day; 0 = no limit */
+    /* the size of a chunk; 0 = kvp_node_chunk_default(memory_bytes). The last chunk may be smaller */
+    uint64_t chunk_bytes;
+    uint32_t lanes; /* the number of data threads; 0 = one for each 8 CPUs, at least 1, at most 8 */
+    uint32_t max_attachments; /* the most clients that may be attached at once; 0 = 4096 */
     kvp_keep_mode_t keep;
-    uint64_t keep_ns; /* how long a keeper holds the memory with no node */
-    bool is_alone; /* nothing else runs in the process */
-    bool is_lazy; /* memory is populated by first touch, not in the background in advance */
+    uint64_t keep_ns; /* how long a keeper holds the memory while no node uses it */
+    bool is_alone; /* the process is kvpool-node: no code of an embedding program runs in the process */
+    bool is_lazy; /* pages are populated when they are first touched, not in the background in advance */
 } kvp_node_conf_t;
 
 typedef struct {
-    char addr[320]; /* the bound HOST:PORT */
+    char addr[320]; /* the HOST:PORT at which the node listens */
     char unix_path[108];
     bool is_mounted;
     uint32_t term;
     uint64_t size_bytes;
     uint64_t populated_bytes;
-    uint64_t to_register_bytes; /* with RDMA devices, in the background; 0 = none serve here */
-    uint64_t registered_bytes; /* of these */
-    uint64_t unregistered_bytes; /* bytes of these that cannot be registered: other transports serve them */
+    /* the bytes to register with RDMA devices, in the background; 0 = no RDMA device serves */
+    uint64_t to_register_bytes;
+    uint64_t registered_bytes; /* the part of to_register_bytes that is registered */
+    /* the part of to_register_bytes that cannot be registered: other transports serve these bytes */
+    uint64_t unregistered_bytes;
     uint64_t attached_clients;
-    uint64_t requests; /* of clients; bytes that move by themselves ask nothing */
+    uint64_t requests; /* the number of requests of clients on control connections; transfers of data are not counted */
     uint64_t retires, freed, fences, quarantined, attaches_refused, protocol_errors, remounts;
-    uint64_t is_kept, keeper_pid; /* the keeper has all; 0 = no */
-    uint64_t adopted_objects; /* objects in the memory that the node adopted at its start */
+    /* is_kept: 1 = the keeper has all of the memory. keeper_pid: the keeper's process; 0 = there is no keeper */
+    uint64_t is_kept, keeper_pid;
+    /* the number of objects in the memory that the node took over from the keeper at its start */
+    uint64_t adopted_objects;
     bool has_tier, is_tier_mounted;
-    bool is_tier_over; /* after kvp_node_unmount_tier */
+    bool is_tier_over; /* the tier was removed from the pool by kvp_node_unmount_tier */
     kvp_tier_stats_t tier;
 } kvp_node_info_t;
 
-/* kvp_node_open starts a node's threads and listens, and does not wait for a master: INVALID, SYS
- * (address in use, ...), NOMEM, all logged. kvp_node_wait waits until the segment is mounted: OK,
- * or at deadline_ns (CLOCK_MONOTONIC) the cause of the delay (UNREACHABLE, SEGMENT_EXISTS, ...,
- * DEADLINE), or at once an error that waiting cannot cure: VERSION, INVALID, SYS, NOMEM. The node
- * itself reconnects after later losses of the master. */
+/* kvp_node_open starts a node's threads and listens, and does not wait for a master: INVALID, SYS (address in use,
+ * ...), NOMEM, all logged. kvp_node_wait waits until the segment is mounted. OK: mounted. At deadline_ns
+ * (CLOCK_MONOTONIC) it returns the cause of the delay (UNREACHABLE, SEGMENT_EXISTS, ..., DEADLINE), and at once an
+ * error that waiting cannot cure: VERSION, INVALID, SYS, NOMEM (kvp_node_is_final). The node reconnects by itself
+ * after later losses of the master. */
 kvp_err_t kvp_node_open(const kvp_node_conf_t *conf, kvp_node_t **node_out) KVP_MUST_USE;
 kvp_err_t kvp_node_wait(kvp_node_t *node, uint64_t deadline_ns) KVP_MUST_USE;
 bool kvp_node_is_final(kvp_err_t err);
 
-/* kvp_node_wait_tier waits for the mount of the SSD tier as well, if there is one: false = not
- * mounted at deadline_ns, and mounted later. kvp_node_unmount_tier removes the tier from the pool
- * until the node's end: true = the master knows, or there is no tier. The next node of this name
- * with these devices finds the tier's objects again. */
+/* kvp_node_wait_tier waits until the SSD tier, if there is one, is mounted. False: not mounted at deadline_ns; it may
+ * be mounted later. kvp_node_unmount_tier removes the tier from the pool until the node's end. True: the master has
+ * confirmed the removal, or there is no tier. The next node of this name with these devices finds the tier's objects
+ * again. */
 bool kvp_node_wait_tier(kvp_node_t *node, uint64_t deadline_ns);
 bool kvp_node_unmount_tier(kvp_node_t *node, uint64_t deadline_ns) KVP_MUST_USE;
 
-/* kvp_node_start is open and wait, and stops the node again on an error. */
+/* kvp_node_start opens a node and waits until it is mounted (kvp_node_open, kvp_node_wait). On an error it stops the
+ * node. */
 kvp_err_t kvp_node_start(const kvp_node_conf_t *conf, uint64_t deadline_ns, kvp_node_t **node_out) KVP_MUST_USE;
 
-/* kvp_node_stop unmounts (waiting up to deadline_ns for readers), unless the memory stays with its
- * keeper, stops the threads and frees everything. */
+/* kvp_node_stop unmounts the segment (waiting up to deadline_ns for readers), unless the memory stays with its
+ * keeper. It stops the threads and frees everything. */
 void kvp_node_stop(kvp_node_t *node, uint64_t deadline_ns);
 
 void kvp_node_info(kvp_node_t *node, kvp_node_info_t *info_out);

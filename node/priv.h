@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The node's inside, shared by lifecycle.c and the control thread's files: loop.c (the loop,
- * memory and its reset), serve.c (listeners, connections), attach.c (clients' requests, and their
- * processes), link.c (the master), report.c (the report of the memory), keep.c (the keeper). */
+ * The node's internal types and functions, shared by lifecycle.c and the files of the control thread: loop.c (the
+ * loop, memory and its replacement), serve.c (listeners, connections), attach.c (requests of clients, and their
+ * processes), link.c (the master), report.c (the report of the memory), tiering.c (the SSD tier), keep.c (the
+ * keeper). */
 #ifndef KVP_NODE_PRIV_H
 #define KVP_NODE_PRIV_H
 
@@ -21,14 +22,17 @@ struct Kvp__Pb__MountReply;
 
 #define KVP_NODE_TURN_NS (20 * KVP_NS_PER_MS)
 
-/* A descriptor in the control thread's epoll set. fn may end the object that holds this: see kvp_node_free_later. */
+/* A descriptor in the control thread's epoll set, as a part of a larger object. fn may end this object: see
+ * kvp_node_free_later. */
 typedef struct kvp_node_ev {
-    int fd; /* -1 = none */
-    uint32_t events; /* asked for; 0 = not in the set */
-    void (*fn)(kvp_node_t *node, struct kvp_node_ev *ev, uint32_t events); /* NULL = its object waits to be freed */
+    int fd; /* the watched descriptor; -1 = none */
+    uint32_t events; /* the epoll events that are requested for the descriptor; 0 = the descriptor is not in the set */
+    /* the function that handles the events; NULL = the object waits to be freed */
+    void (*fn)(kvp_node_t *node, struct kvp_node_ev *ev, uint32_t events);
 } kvp_node_ev_t;
 
-/* An object that is freed when the turn of the loop is over: later events of the same turn may still point to it. */
+/* An object that is freed at the end of the current turn of the loop, because later events of this turn may still
+ * point to it. */
 typedef struct {
     kvp_list_t link;
     void *mem;
@@ -36,28 +40,30 @@ typedef struct {
 
 typedef struct {
     kvp_node_ev_t ev;
-    uint64_t paused_until_ns; /* 0 = accepts */
+    uint64_t paused_until_ns; /* the time until which accepting is paused; 0 = not paused */
     bool is_unix;
-    kvp_log_limit_t noise; /* lines that its clients can cause: strangers on the network do not drown local ones */
+    /* limits log lines that clients can cause, for each listener: remote strangers do not suppress lines about local
+     * clients */
+    kvp_log_limit_t noise;
 } kvp_node_listener_t;
 
 typedef struct {
     kvp_node_listener_t tcp;
     kvp_node_listener_t local;
-    kvp_list_t fresh; /* connections before Hello or being closed, oldest first */
+    kvp_list_t fresh; /* connections that have not sent Hello or are being refused, oldest first */
     kvp_list_t settled;
     uint32_t conns_n;
-    kvp_list_t procs; /* processes with a pidfd */
+    kvp_list_t procs; /* the processes of this host that are watched by their pidfd */
     uint64_t requests;
     uint64_t protocol_errors;
     uint64_t refused;
 } kvp_node_serve_t;
 
 typedef enum {
-    KVP_LINK_DOWN, /* the dial is looking for a master */
-    KVP_LINK_SWEEPING, /* its term is not obeyed yet; then it is mounted */
+    KVP_LINK_DOWN, /* no connection: the dial is looking for a master */
+    KVP_LINK_SWEEPING, /* the memory is being swept for the master's new term; the mount follows */
     KVP_LINK_MOUNTING,
-    KVP_LINK_REPORTING, /* mounted, but the master asks what is in the memory first */
+    KVP_LINK_REPORTING, /* mounted, but the master first asks for a report of the memory's contents */
     KVP_LINK_UP,
     KVP_LINK_UNMOUNTING,
 } kvp_node_link_state_t;
@@ -66,7 +72,7 @@ typedef struct {
     kvp_node_link_state_t state;
     kvp_node_ev_t ev;
     kvp_framed_t conn;
-    uint64_t number; /* number of this connection; late answers for an older one are dropped */
+    uint64_t number; /* the number of this connection; answers to requests of an older connection are dropped */
     uint64_t next_request;
     uint64_t incarnation;
     uint32_t segment_id;
@@ -75,51 +81,52 @@ typedef struct {
     uint64_t heard_ns;
     uint64_t heartbeat_at_ns;
     char local_host[KVP_HOST_MAX];
-    kvp_list_t fences; /* asked of the transports, not yet answered */
-    uint64_t report_request; /* the page that is not answered; 0 = none */
-    bool was_told_fresh; /* stated by the Mount without an answer yet */
+    kvp_list_t fences; /* FENCE orders that the transports have not finished */
+    uint64_t report_request; /* the request id of the report's page that is not answered yet; 0 = none */
+    bool was_told_fresh; /* the last Mount stated that the memory is fresh, and has no answer yet */
     bool is_report_whole;
-    bool is_report_last; /* that page is */
-    bool is_done; /* no unmount is under way or to be asked: the control thread ends */
+    bool is_report_last; /* the unanswered page is the last page */
+    bool is_done; /* the unmount is over or not needed, so the control thread ends */
     kvp_log_limit_t noise;
     uint64_t mounts;
 } kvp_node_link_t;
 
-/* The SSD tier: tiering.c. */
+/* The state of the SSD tier's connection with the master, used by tiering.c. */
 typedef enum {
-    KVP_TIERING_DOWN, /* not mounted */
+    KVP_TIERING_DOWN, /* the tier is not mounted */
     KVP_TIERING_MOUNTING,
     KVP_TIERING_REPORTING,
     KVP_TIERING_UP,
-    KVP_TIERING_LEAVING, /* DOWN after the master's confirmation */
+    KVP_TIERING_LEAVING, /* the tier is being unmounted; DOWN after the master's confirmation */
 } kvp_tiering_state_t;
 
 #define KVP_NODE_SSD_DIR_MAX 4096u
 
 typedef struct {
-    struct kvp_tier *tier; /* NULL = none */
+    struct kvp_tier *tier; /* NULL = the node has no SSD tier */
     kvp_tiering_state_t state;
-    bool is_used; /* for this pool, under this uuid */
-    _Atomic bool is_over; /* never mounted again; set by other threads */
+    bool is_used; /* the tier is in use for this pool, under this uuid */
+    _Atomic bool is_over; /* the tier must not be mounted again; set by other threads */
     uint8_t pool_id[16], uuid[16];
     uint32_t segment_id;
-    uint64_t request; /* MOUNT, TIER_REPORT or RECLAIM that is not answered; 0 = none */
-    uint64_t again_ns; /* not mounted before this time; for a mounted tier, the time of the next check of its size */
-    uint64_t told_bytes; /* that size, */
-    uint64_t told_stalled; /* the hanging devices */
-    uint8_t told_away[KVP_TIER_AWAY_BYTES]; /* and their slots, as the master knows them */
-    uint64_t cursor; /* of the report */
-    kvp_wire_tiered_t *told; /* owned: the page that is not answered, of told_n */
+    uint64_t request; /* the request id of a MOUNT, TIER_REPORT or RECLAIM that is not answered; 0 = none */
+    /* before this time the tier is not mounted; for a mounted tier, the time of the next check of its size */
+    uint64_t again_ns;
+    uint64_t told_bytes; /* the size that was last sent to the master */
+    uint64_t told_stalled; /* the number of hanging devices that was last sent to the master */
+    uint8_t told_away[KVP_TIER_AWAY_BYTES]; /* the slots of unavailable devices that were last sent to the master */
+    uint64_t cursor; /* the report's position in the list of the tier's records */
+    kvp_wire_tiered_t *told; /* owned: the told_n records of the page that is not answered */
     uint32_t told_n;
-    bool is_told_last; /* the last page was sent */
-    bool is_whole; /* the report has all data that a master without a log needs */
-    kvp_list_t orders; /* in the order in which they are answered */
+    bool is_told_last; /* the report's last page was sent */
+    bool is_whole; /* the report has all data of each object, for a master without a log */
+    kvp_list_t orders; /* orders of the master, in the order in which they are answered */
 } kvp_node_tiering_t;
 
-/* The keeper: keep.c. */
+/* The state of the connection with the keeper, used by keep.c. */
 typedef enum {
-    KVP_KEEP_AWAY, /* called at due_ns */
-    KVP_KEEP_ASKED, /* Hello was sent; given up at due_ns */
+    KVP_KEEP_AWAY, /* no connection; the keeper is called at due_ns */
+    KVP_KEEP_ASKED, /* HELLO was sent to the keeper; the connection is given up at due_ns */
     KVP_KEEP_UP,
 } kvp_node_keep_state_t;
 
@@ -128,42 +135,42 @@ typedef struct {
     kvp_node_keep_state_t state;
     kvp_keeper_link_t link;
     kvp_node_ev_t ev;
-    kvp_node_book_t book; /* of the memory that the node has, or had */
-    bool is_unsaved; /* the book is outdated */
+    kvp_node_book_t book; /* the book of the memory that the node has or had */
+    bool is_unsaved; /* the state in the book is older than the core's state */
     uint32_t pid;
     uint64_t due_ns, again_ns;
-    uint64_t processes; /* the last number given */
+    uint64_t processes; /* the number that was given to the last new process */
     uint64_t adopted_objects;
-    uint64_t held_bytes; /* bytes that the keeper had at the start, adopted or freed */
+    uint64_t held_bytes; /* the bytes that the keeper held at the node's start, which were adopted or freed */
     kvp_log_limit_t noise;
 } kvp_node_keep_t;
 
-/* A round of quiesce; number 0 = unused. */
+/* A quiesce of all transports; number 0 = unused. */
 typedef struct {
     kvp_gather_t gather;
     uint64_t number;
 } kvp_node_round_t;
 
 struct kvp_node {
-    /* Settings; constant. */
+    /* Settings, constant after the start. */
     char name[KVP_NAME_MAX + 1];
     char host_id[KVP_HOST_ID_MAX + 1];
-    kvp_hostport_t listen; /* what was bound */
-    char unix_path[108]; /* empty = none */
+    kvp_hostport_t listen; /* the address at which the node listens for clients */
+    char unix_path[108]; /* the path of the Unix socket; empty = none */
     const kvp_transport_ops_t *ops[KVP_NODE_TPS_MAX];
     size_t ops_n;
-    uint32_t needed; /* a bit for each transport that the user named: it must not be left out */
+    uint32_t needed; /* a bit for each transport that the user requires: the node does not start without it */
     uint64_t size_bytes;
     uint64_t chunk_bytes;
     uint32_t lanes;
     uint32_t max_attachments;
     uint64_t epoch;
 
-    /* Control thread. */
-    kvp_epoll_t epoll; /* the tag is a kvp_node_ev_t */
+    /* The fields from here on belong to the control thread. */
+    kvp_epoll_t epoll; /* the tag of each descriptor is a kvp_node_ev_t */
     kvp_node_core_t *core;
-    kvp_node_mem_t *mem; /* NULL before the first Hello */
-    bool is_fresh; /* nothing was ever granted in mem */
+    kvp_node_mem_t *mem; /* the segment's memory; NULL before the first Hello of a master */
+    bool is_fresh; /* no space in mem was ever granted to a client */
     kvp_node_tps_t tps;
     kvp_node_serve_t serve;
     kvp_node_link_t link;
@@ -171,10 +178,10 @@ struct kvp_node {
     kvp_node_keep_t keep;
     kvp_node_round_t rounds[KVP_NODE_ROUNDS_MAX];
     kvp_gather_t unwaited;
-    kvp_gather_t revoke; /* the transports end connections of older terms */
+    kvp_gather_t revoke; /* the transports' fences that end the connections of older terms */
     bool is_revoking;
     kvp_list_t deferred;
-    uint64_t turn_ns; /* start of the current turn's handling of arrived bytes */
+    uint64_t turn_ns; /* the time when this turn began to handle arrived bytes */
 
     kvp_node_dial_t dial;
     kvp_node_populate_t populate;
@@ -183,126 +190,130 @@ struct kvp_node {
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    kvp_node_info_t info; /* guarded by lock; the control thread writes it once a turn */
-    kvp_err_t last_err; /* guarded by lock: why it is not mounted */
-    bool is_stopping; /* guarded by lock */
-    uint64_t stop_by_ns; /* guarded by lock */
+    kvp_node_info_t info; /* guarded by lock; the control thread updates it once in each turn */
+    kvp_err_t last_err; /* guarded by lock: the reason why the node is not mounted */
+    bool is_stopping; /* the node must stop; guarded by lock */
+    uint64_t stop_by_ns; /* the deadline of the stop; guarded by lock */
 };
 
-/* loop.c. kvp_node_loop is the control thread (its argument is the node); it ends when the node is
- * stopped. kvp_node_watch requests events of ev->fd (0 = none, but errors are still reported);
- * kvp_node_unwatch removes it, before the descriptor is closed. kvp_node_free_later frees mem at
- * the end of the turn, by kvp_node_free_deferred. */
+/* Functions of loop.c. kvp_node_loop is the control thread (its argument is the node); it ends when the node is
+ * stopped. kvp_node_watch requests events of ev->fd (0 = only errors). kvp_node_unwatch removes the descriptor from
+ * the epoll set; call it before closing the descriptor. kvp_node_free_later frees mem at the end of the turn, by
+ * kvp_node_free_deferred. */
 void *kvp_node_loop(void *arg);
 kvp_err_t kvp_node_watch(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events) KVP_MUST_USE;
 void kvp_node_unwatch(kvp_node_t *node, kvp_node_ev_t *ev);
 void kvp_node_free_later(kvp_node_t *node, kvp_node_deferred_t *deferred, void *mem);
 void kvp_node_free_deferred(kvp_node_t *node);
 
-/* kvp_node_is_turn_over: arrived bytes had their share of this turn, and the rest has to wait for
- * the next turn, after heartbeats and orders. */
+/* kvp_node_is_turn_over returns whether arrived bytes have had their share of this turn. The rest then waits for the
+ * next turn, after heartbeats and orders. */
 static inline bool
 kvp_node_is_turn_over(const kvp_node_t *node)
 {
     return kvp_now_ns() - node->turn_ns > KVP_NODE_TURN_NS;
 }
 
-/* kvp_node_settle does what the core asks for by now: writers to cut, rounds of quiesce,
- * connections to close, processes to forget. */
+/* kvp_node_settle carries out the core's current requests: it cuts writers, runs rounds of quiesce, closes
+ * connections and forgets processes. */
 void kvp_node_settle(kvp_node_t *node);
-/* kvp_node_revoke informs the transports after the core's term rose; is_revoking until they have
- * obeyed. */
+/* kvp_node_revoke starts a fence in the transports after the core's term rose; is_revoking is true until all
+ * transports have finished the fence. */
 void kvp_node_revoke(kvp_node_t *node);
-/* kvp_node_make_memory serves new memory for the pool of the Hello, after dropping the old memory:
- * SYS, NOMEM, logged. kvp_node_use_memory serves existing memory, with the core at its beginning,
- * and takes it: the same errors. kvp_node_drop_memory ends all access to the memory from outside,
- * then hands it over to be freed. */
+/* kvp_node_make_memory drops the old memory, then creates and serves new memory for the pool in the Hello reply: SYS,
+ * NOMEM, logged. kvp_node_use_memory serves existing memory and takes ownership, with a newly created core; the same
+ * errors. kvp_node_drop_memory ends all outside access to the memory, then gives the memory to the populate thread to
+ * be freed. */
 kvp_err_t kvp_node_make_memory(kvp_node_t *node, const kvp_hello_reply_t *hello) KVP_MUST_USE;
 kvp_err_t kvp_node_use_memory(kvp_node_t *node, kvp_node_mem_t *mem) KVP_MUST_USE;
 void kvp_node_drop_memory(kvp_node_t *node);
-/* kvp_node_fence_anew gives new transports the fences of the old ones. No wait is needed: they have
- * no connections to end. */
+/* kvp_node_fence_anew sends all fences so far to newly created transports. The caller need not wait: new transports
+ * have no connections to end. */
 void kvp_node_fence_anew(kvp_node_t *node);
-/* kvp_node_failed records why the node is not mounted, for waiting threads. */
+/* kvp_node_failed stores the reason why the node is not mounted, for threads in kvp_node_wait. */
 void kvp_node_failed(kvp_node_t *node, kvp_err_t err);
 
-/* A control connection of a client. */
+/* A control connection of a client to the node. */
 typedef struct {
     kvp_node_ev_t ev;
     kvp_framed_t io;
     kvp_node_att_t att;
     kvp_list_t link;
     kvp_node_deferred_t deferred;
-    kvp_node_listener_t *listener; /* the listener that accepted it */
-    struct kvp_node_process *proc; /* the attached process; NULL = none, or of another host */
+    kvp_node_listener_t *listener; /* the listener that accepted the connection */
+    struct kvp_node_process *proc; /* the attached process; NULL = none, or a process of another host */
     uint64_t since_ns;
     bool has_hello;
-    bool is_writer; /* the client got memory that it can store to without our control */
-    bool has_rest; /* its turn was over before its requests were */
-    bool is_leaving; /* refused: no more bytes are read, and it closes after the peer has read the reason */
+    bool is_writer; /* the client got memory to which it can store without the node's control */
+    bool has_rest; /* requests are left that did not fit in the turn */
+    /* the client was refused: its bytes are discarded, and the connection closes after the peer has read the
+     * reason */
+    bool is_leaving;
 } kvp_node_conn_t;
 
-/* attach.c: a client's requests. An error is a breach of the protocol, with *why_out for the log:
- * the connection has to be closed. */
+/* kvp_node_on_frame (attach.c) handles a client's request. An error means a breach of the protocol, with *why_out for
+ * the log: the caller must close the connection. */
 kvp_err_t kvp_node_on_frame(kvp_node_t *node, kvp_node_conn_t *conn, const kvp_frame_t *frame, const char **why_out)
     KVP_MUST_USE;
 
-/* serve.c */
+/* Functions of serve.c. */
 kvp_err_t kvp_node_serve_open(kvp_node_t *node, const kvp_hostport_t *at) KVP_MUST_USE;
 void kvp_node_serve_close(kvp_node_t *node);
 void kvp_node_serve_close_att(kvp_node_t *node, kvp_node_att_t *att);
 void kvp_node_serve_tick(kvp_node_t *node, uint64_t now_ns);
 uint64_t kvp_node_serve_due(const kvp_node_t *node);
 
-/* attach.c: a process that attached over a Unix socket, held by its pidfd. */
+/* A process that attached over a Unix socket, held by its pidfd. Used by attach.c. */
 typedef struct kvp_node_process {
-    kvp_node_ev_t ev; /* the pidfd */
+    kvp_node_ev_t ev; /* the pidfd, readable when the process ends */
     kvp_node_proc_t core;
     kvp_list_t link;
     kvp_node_deferred_t deferred;
     int pid;
-    uint64_t number; /* its number for the keeper, never reused */
+    uint64_t number; /* the process's number in messages to the keeper; never reused */
 } kvp_node_process_t;
 
-/* kvp_node_proc_get finds the process or enters it; takes pidfd in every case. NOMEM, SYS. */
+/* kvp_node_proc_get finds the process or adds it; takes pidfd in every case. NOMEM, SYS. */
 kvp_err_t kvp_node_proc_get(kvp_node_t *node, int pid, int pidfd, kvp_node_process_t **proc_out) KVP_MUST_USE;
 
-/* kvp_node_proc_drop forgets a process of which the core remembers nothing. */
+/* kvp_node_proc_drop forgets a process about which the core keeps no record. */
 void kvp_node_proc_drop(kvp_node_t *node, kvp_node_process_t *proc);
 
-/* report.c: the report to a master that asked. begin starts it, and each call of next continues it
- * until the link is UP; on_answer handles the answer to a page: PROTO, or the master's refusal. */
+/* Functions of report.c: the report to a master that asked for one. kvp_node_report_begin starts the report, and each
+ * call of kvp_node_report_next sends the next page until the link is UP. kvp_node_report_on_answer handles the answer
+ * to a page: PROTO, or the master's refusal. */
 kvp_err_t kvp_node_report_begin(kvp_node_t *node, uint64_t since) KVP_MUST_USE;
 kvp_err_t kvp_node_report_next(kvp_node_t *node) KVP_MUST_USE;
 kvp_err_t kvp_node_report_on_answer(kvp_node_t *node, const kvp_frame_t *frame) KVP_MUST_USE;
 
-/* tiering.c. kvp_node_tiering_open: INVALID, SYS, NOMEM, logged. kvp_node_tiering_poll does the due
- * work: it reads finished operations, mounts, proposes pages. kvp_node_tiering_on_order: false =
- * malformed; *err_out is the reason to refuse it. kvp_node_tiering_on_mounted: false = the answer
- * is about memory. kvp_node_tiering_leave_memory returns when no read of the memory is under way. */
+/* Functions of tiering.c. kvp_node_tiering_open opens the SSD tier: INVALID, SYS, NOMEM, logged.
+ * kvp_node_tiering_poll does the due work: it collects finished operations, mounts, proposes pages to reclaim.
+ * kvp_node_tiering_on_order handles an order of the master: false = malformed; *err_out is the reason to refuse the
+ * order. kvp_node_tiering_on_mounted handles the answer to a Mount of the tier: false = the answer is about the
+ * memory. kvp_node_tiering_leave_memory returns once no operation of the tier uses the memory. */
 kvp_err_t kvp_node_tiering_open(kvp_node_t *node, const kvp_node_conf_t *from) KVP_MUST_USE;
 void kvp_node_tiering_close(kvp_node_t *node);
 void kvp_node_tiering_poll(kvp_node_t *node, uint64_t now_ns);
 bool kvp_node_tiering_on_order(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t *err_out);
 bool kvp_node_tiering_on_mounted(kvp_node_t *node, const kvp_frame_t *frame, const struct Kvp__Pb__MountReply *msg);
 kvp_err_t kvp_node_tiering_on_answer(kvp_node_t *node, const kvp_frame_t *frame) KVP_MUST_USE;
-/* whether the answer is about the tier */
+/* kvp_node_tiering_on_unmounted returns whether the answer was about the tier */
 bool kvp_node_tiering_on_unmounted(kvp_node_t *node, const kvp_frame_t *frame);
 void kvp_node_tiering_link_lost(kvp_node_t *node);
 void kvp_node_tiering_leave_memory(kvp_node_t *node);
 
-/* fit.c. kvp_node_check_fit checks that the node's memory fits into the machine and its control
- * groups: NOMEM, logged with the largest size that fits. held_bytes of it exist already. */
+/* kvp_node_check_fit (fit.c) checks that the node's memory fits into the machine and its control groups: NOMEM,
+ * logged with the largest size that fits. held_bytes of the memory exist already. */
 kvp_err_t kvp_node_check_fit(const kvp_node_t *node, uint64_t held_bytes) KVP_MUST_USE;
 
-/* keep.c. kvp_node_keep_open finds or starts the keeper, and adopts its memory: SYS, logged, if
- * another node of this name runs; without a keeper the node continues alone.
- * kvp_node_keep_hand_over gives it the memory. kvp_node_keep_save saves the state for the next
- * process, before other processes learn of it. kvp_node_keep_writer adds a process that gets memory
- * to write to, before the process has it. kvp_node_keep_writer_over: the incarnation of the process
- * has no such memory any more, with 0 the whole process. kvp_node_keep_drop: the memory is freed.
- * kvp_node_keep_is_staying: the memory outlives a stop of this node. kvp_node_keep_close releases
- * the keeper; kvp_node_drop_memory then leaves the pages in place if they stay. */
+/* Functions of keep.c. kvp_node_keep_open finds or starts the keeper, and takes over its memory. SYS, logged: another
+ * node of this name runs. Without a keeper the node continues alone. kvp_node_keep_hand_over gives the node's memory
+ * to the keeper. kvp_node_keep_save saves the core's state for the next process; it is called before other processes
+ * can learn of the state. kvp_node_keep_writer registers a process with the keeper, before the process gets memory
+ * that it can write. kvp_node_keep_writer_over records that an incarnation of the process (0 = all of them) no longer
+ * has such memory. kvp_node_keep_drop makes the keeper give up the memory, whose pages the node then frees.
+ * kvp_node_keep_is_staying returns whether the memory stays after a stop of this node. kvp_node_keep_close leaves the
+ * keeper; kvp_node_drop_memory then does not free pages that stay. */
 kvp_err_t kvp_node_keep_open(kvp_node_t *node, const kvp_node_conf_t *conf) KVP_MUST_USE;
 void kvp_node_keep_close(kvp_node_t *node);
 void kvp_node_keep_hand_over(kvp_node_t *node);
@@ -314,16 +325,16 @@ bool kvp_node_keep_is_staying(const kvp_node_t *node);
 void kvp_node_keep_tick(kvp_node_t *node, uint64_t now_ns);
 uint64_t kvp_node_keep_due(const kvp_node_t *node);
 
-/* link.c */
-/* kvp_node_link_sweep continues a sweep of the memory by one slice, and mounts at the end; true
- * while slices remain. */
+/* Functions of link.c: the connection to the master. */
+/* kvp_node_link_sweep sweeps the next slice of the memory, and mounts after the last slice. Returns true while slices
+ * remain. */
 bool kvp_node_link_sweep(kvp_node_t *node);
-void kvp_node_link_up(kvp_node_t *node); /* mounted, and nothing is left to report */
-void kvp_node_link_begin(kvp_node_t *node); /* looks for a master */
-void kvp_node_link_on_dial(kvp_node_t *node); /* the dial may have a result */
+void kvp_node_link_up(kvp_node_t *node); /* called once the node is mounted and nothing is left to report */
+void kvp_node_link_begin(kvp_node_t *node); /* starts looking for a master */
+void kvp_node_link_on_dial(kvp_node_t *node); /* checks whether the dial has found a master */
 void kvp_node_link_tick(kvp_node_t *node, uint64_t now_ns);
 uint64_t kvp_node_link_due(const kvp_node_t *node);
-void kvp_node_link_on_settled(kvp_node_t *node); /* reports freed extents, answers fences */
+void kvp_node_link_on_settled(kvp_node_t *node); /* reports freed extents and answers finished fences */
 void kvp_node_link_unmount(kvp_node_t *node, uint64_t now_ns, uint64_t by_ns);
 void kvp_node_link_close(kvp_node_t *node);
 

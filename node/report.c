@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * REPORT: a page at a time to a master that does not know the memory's contents; its answer names
- * the extents that it does not want. */
+ * REPORT: sends the contents of the memory, page by page, to a master that does not know them. The answer to a page
+ * names the extents that the master does not want. */
 #include "node/priv.h"
 
 #include "proto/pb.h"

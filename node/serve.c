@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Listeners and the life of control connections. A TCP connection whose first frame is DATA_HELLO
- * goes to the tcp transport unread; all others stay here.
+ * Listeners, and the life of control connections. A TCP connection whose first frame is DATA_HELLO is given to the
+ * tcp transport with this frame unread; all other connections stay here.
  *
- * Design notes. A connection's next request is read when its last answer is sent. So a client that
- * does not read costs at most one answer, and descriptors of two answers are never queued at once. */
+ * Design notes. A connection's next request is read only after its last answer was sent. So a client that does not
+ * read costs at most one answer, and the descriptors of two answers are never queued together. */
 #include "node/priv.h"
 
 #include "common/forkguard.h"
@@ -27,7 +27,7 @@
 #define ACCEPTS_A_TURN 64
 #define ACCEPT_PAUSE_NS (100 * KVP_NS_PER_MS)
 #define HELLO_NS (5 * KVP_NS_PER_S)
-#define FRESH_MAX 1024u /* connections on top of the attachments' number */
+#define FRESH_MAX 1024u /* connections accepted in addition to the maximum of attachments */
 #define RECVS_A_TURN 8
 
 /* ---- connections */
@@ -63,8 +63,8 @@ conn_breach(kvp_node_t *node, kvp_node_conn_t *conn, const char *why)
     conn_close(node, conn);
 }
 
-/* answer_requests handles what has arrived, up to the first answer that does not leave at once, or
- * to the end of the turn. False = closed. */
+/* answer_requests handles the received requests, until an answer cannot be sent at once or the turn is over. Returns
+ * false if the connection was closed. */
 static bool
 answer_requests(kvp_node_t *node, kvp_node_conn_t *conn)
 {
@@ -94,8 +94,8 @@ answer_requests(kvp_node_t *node, kvp_node_conn_t *conn)
     return true;
 }
 
-/* leave ends our side of a refused connection, and throws away what it still sends: closing with
- * bytes unread would take the refusal from it. */
+/* begin_leave shuts down our side of a refused connection, and discards received bytes: closing with unread bytes
+ * would reset the connection and could lose the refusal. */
 static void
 begin_leave(kvp_node_conn_t *conn)
 {
@@ -127,7 +127,7 @@ on_conn(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
     if (err != KVP_OK) conn_close(node, conn);
 }
 
-/* give_to_transport hands a data connection over, unread. */
+/* give_to_transport gives a data connection to the tcp transport, with its first frame unread. */
 static void
 give_to_transport(kvp_node_t *node, kvp_node_conn_t *conn)
 {
@@ -143,8 +143,8 @@ give_to_transport(kvp_node_t *node, kvp_node_conn_t *conn)
     conn_close(node, conn);
 }
 
-/* on_first_bytes runs when a header's worth of bytes has arrived (SO_RCVLOWAT), or the peer has
- * closed. */
+/* on_first_bytes looks at the opcode of the first frame. It runs when the bytes of a header have arrived
+ * (SO_RCVLOWAT), or the peer has closed. */
 static void
 on_first_bytes(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
 {
@@ -169,7 +169,8 @@ on_first_bytes(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
     on_conn(node, ev, events);
 }
 
-/* A host that vanished sends no FIN: without probes its attachments would count for ever. */
+/* Sets keepalive on a TCP connection. A host that vanished sends no FIN: without keepalive its attachments would
+ * never end. */
 static void
 set_keepalive(int fd)
 {
@@ -229,7 +230,7 @@ on_accept(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
             continue;
         }
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            /* What waits stays readable: look away, or the loop would spin. */
+            /* The listener stays readable, so accepting is paused; otherwise the loop would spin. */
             uint32_t missed;
             if (kvp_log_limit_ok(&l->noise, &missed)) kvp_log_warn("node", "cannot accept: %m");
             l->paused_until_ns = kvp_now_ns() + ACCEPT_PAUSE_NS;
@@ -280,8 +281,7 @@ open_tcp(kvp_node_t *node, const kvp_hostport_t *at)
     return listen_on(node, &node->serve.tcp, fd, false);
 }
 
-/* remove_dead_sockets removes sockets of killed nodes. A socket that answers, or whose process
- * exists, is in use. */
+/* remove_dead_sockets removes the sockets of killed nodes. A socket is in use if it answers or its process exists. */
 static void
 remove_dead_sockets(const char *dir_path)
 {
@@ -315,13 +315,13 @@ bind_unix(kvp_node_t *node, struct sockaddr_un *at)
     snprintf(at->sun_path, sizeof at->sun_path, "%s/node-%d-%08x.sock", dir, (int)getpid(), (unsigned)node->epoch);
     fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd >= 0 && bind(fd, (const struct sockaddr *)at, sizeof *at) == 0 && chmod(at->sun_path, 0666) == 0)
-        return fd; /* the directory's mode decides who may connect */
+        return fd; /* anyone may connect to the socket; the mode of the directory restricts this */
     kvp_log_warn("node", "cannot listen on %s: %m", at->sun_path);
     if (fd >= 0) close(fd);
     return -1;
 }
 
-/* Without a Unix socket there is no shared memory, but the node serves by TCP. */
+/* Opens the Unix socket. If this fails, the node serves by TCP and clients of this host get no shared memory. */
 static kvp_err_t
 open_unix(kvp_node_t *node)
 {
@@ -376,7 +376,7 @@ kvp_node_serve_close(kvp_node_t *node)
     }
 }
 
-/* ---- time */
+/* ---- timers */
 static uint64_t
 listener_due(const kvp_node_listener_t *l)
 {

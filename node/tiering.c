@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The SSD tier on the control thread: mounting it, reporting its objects, and the master's orders
- * about it. The tier's own thread does the slow work (node/tier/). ADR 0029.
+ * The control thread's part of the SSD tier: mounting the tier, reporting its objects, and the master's orders about
+ * it. The tier's own thread does the slow work (node/tier/). ADR 0029.
  *
  * Design notes.
- * - An order is answered when all its operations are done. An order of a closed connection is
- *   carried out without an answer.
- * - A device may be switched off, and the master informed of its lost objects, while other steps of
- *   an order that wrote there are under way. So written records are checked again when the order is
- *   answered.
- * - A load reads into a buffer first. This thread copies the buffer into the extent, between
- *   WRITING and SEALED, in one go. So a RETIRE is obeyed before or after the copy, and no byte is
- *   stored to a retired extent. */
+ * - An order is answered when all its operations are done. An order of a closed connection is carried out without an
+ *   answer.
+ * - A device may be switched off, and the master informed of its lost objects, while other steps of an order that
+ *   wrote there are under way. So written records are checked again when the order is answered.
+ * - A load reads into a buffer first. This thread copies the buffer into the extent, between WRITING and SEALED,
+ *   without interruption. So a RETIRE is obeyed before or after the copy, and no byte is stored to a retired extent.
+ */
 #include "node/priv.h"
 
 #include "node/tier/tier.h"
@@ -24,34 +23,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ORDER_MAX 1024u /* records of one */
+#define ORDER_MAX 1024u /* the most records in one order */
 #define REPORT_BATCH 4096u
 #define SUFFIX "/ssd"
-#define LOOK_NS (250 * KVP_NS_PER_MS) /* between looks at size and devices */
+#define LOOK_NS (250 * KVP_NS_PER_MS) /* the time between two checks of the tier's size and devices */
 
 typedef struct order order_t;
 
 typedef struct {
     kvp_tier_op_t op;
     order_t *order;
-    const void *word; /* DEMOTE: of the descriptor, */
-    uint64_t sealed; /* and its expected contents */
-    kvp_wire_stage_t stage; /* STAGE */
+    const void *word; /* DEMOTE: the word of the object's descriptor */
+    uint64_t sealed; /* DEMOTE: the expected value of the word */
+    kvp_wire_stage_t stage; /* STAGE: the extent to load the object into */
 } step_t;
 
 struct order {
-    kvp_list_t link; /* in tiering->orders, until the answer */
+    kvp_list_t link; /* link in tiering->orders, until the order is answered */
     uint64_t link_number;
-    uint64_t request_id; /* 0 = no request: reads and drops of a report */
+    uint64_t request_id; /* the number of the master's request to answer; 0 = none, for reads and drops of a report */
     uint8_t opcode;
-    uint8_t mem_uuid[16]; /* of the order's memory */
-    kvp_err_t err; /* DROP: the first */
+    uint8_t mem_uuid[16]; /* the uuid of the memory that the order is about */
+    kvp_err_t err; /* DROP: the first error of a step */
     uint32_t n, left;
-    uint8_t *flags; /* n bytes of the answer */
-    step_t *steps; /* n */
+    uint8_t *flags; /* n bytes, the result of each step for the answer */
+    step_t *steps; /* the n steps of the order, one for each record */
 };
 
-/* ---- orders */
+/* ---- the life of an order */
 static void
 order_free(order_t *o)
 {
@@ -108,7 +107,8 @@ answer_order(kvp_node_t *node, order_t *o)
     order_free(o);
 }
 
-/* The devices on which an order writes, or, once its operations are done, has written: a refusal waits for nothing. */
+/* Returns the set of devices on which an order writes or, once its operations are done, has written. A refused step
+ * counts for no device, so that its answer does not wait. */
 static uint32_t
 devices_of(const kvp_node_t *node, const order_t *o)
 {
@@ -120,8 +120,8 @@ devices_of(const kvp_node_t *node, const order_t *o)
     return devices;
 }
 
-/* Answers to DEMOTE and DROP come in the order of the orders, but that none waits for a device that
- * it does not write to; reads wait for no write. */
+/* Answers the finished orders. Answers to DEMOTE and DROP keep the order of the orders, except that no answer waits
+ * for a device that its order does not write to. Loads wait for no write. */
 static void
 answer_done(kvp_node_t *node)
 {
@@ -140,7 +140,8 @@ answer_done(kvp_node_t *node)
     }
 }
 
-/* From OK on the operation is the tier's, which may have written its error already. */
+/* Submits the operation of a step. After OK the operation belongs to the tier, which may have set its error
+ * already. */
 static kvp_err_t
 submit_step(kvp_node_t *node, step_t *s, kvp_tier_op_kind_t kind)
 {
@@ -219,8 +220,8 @@ is_key_in_place(const kvp_node_chunk_t *c, const kvp_wire_stage_t *at, uint16_t 
     return key_at >= c->geo.long_keys_off && key_at + key_len <= c->geo.meta_bytes;
 }
 
-/* Stores the loaded bytes at the master's place, and seals it. Returns false if the place is
- * invalid, or not free for the object any more. */
+/* Stores the loaded bytes in the extent that the master named, and seals its descriptor. Returns false if the place
+ * is invalid, or no longer free for this object. */
 static bool
 seal_extent(kvp_node_t *node, const step_t *s)
 {
@@ -239,7 +240,7 @@ seal_extent(kvp_node_t *node, const step_t *s)
         .key_off = at->key_off,
         .key_len = meta->key_len,
         .flags = meta->flags,
-        .attempt = 1, /* nobody's */
+        .attempt = 1, /* attempt 1 belongs to no client */
         .term = kvp_node_core_term(node->core),
     };
     uint8_t *line;
@@ -266,7 +267,7 @@ finish_load(kvp_node_t *node, const step_t *s)
     if (is_lost || (s->op.err == KVP_OK && s->op.meta.len != s->stage.len)) return KVP_STAGE_GONE;
     if (s->op.err != KVP_OK || node->mem == NULL || memcmp(o->mem_uuid, node->mem->uuid, sizeof o->mem_uuid) != 0)
         return KVP_STAGE_FAILED;
-    /* The master of an older connection has retired the extent since. */
+    /* the master of an older connection has retired the extent since */
     return o->link_number == node->link.number && seal_extent(node, s) ? KVP_STAGE_OK : KVP_STAGE_FAILED;
 }
 
@@ -307,7 +308,7 @@ begin_order(kvp_node_t *node, order_t *o, const void *recs)
     }
 }
 
-/* Returns whether the order is about memory or a tier that this node has mounted. */
+/* Returns whether the order is about the memory or the tier that this node has mounted. */
 static bool
 is_ours(const kvp_node_t *node, uint8_t opcode, uint32_t segment_id)
 {
@@ -391,7 +392,7 @@ ask_mount(kvp_node_t *node)
     node->tiering.request = ask_master(node, KVP_OP_MOUNT, &msg, NULL, 0);
 }
 
-/* Begins a page of the report; kvp_frame_end ends it. */
+/* Begins a page of the report in the output buffer; the caller ends it with kvp_frame_end. */
 static size_t
 begin_page(kvp_node_t *node)
 {
@@ -407,14 +408,14 @@ begin_page(kvp_node_t *node)
     return at;
 }
 
-/* What a master without a log is to know of a record is on the device. */
+/* Reads the records of a page from the device, because a master without a log needs all metadata of each record. */
 static void
 read_page(kvp_node_t *node)
 {
     const kvp_node_tiering_t *t = &node->tiering;
     order_t *o = order_make(node, KVP_OP_TIER_REPORT, 0, t->told_n);
 
-    if (o == NULL) node->link.conn.out.err = KVP_NOMEM; /* which ends the connection, and the report with it */
+    if (o == NULL) node->link.conn.out.err = KVP_NOMEM; /* this error ends the connection, and the report with it */
     for (uint32_t i = 0; o != NULL && i < o->n; i++) {
         step_t *s = &o->steps[i];
 
@@ -464,7 +465,7 @@ append_whole(const kvp_tier_meta_t *meta, kvp_buf_t *out)
     kvp_buf_append(out, zeros, kvp_align_up(meta->key_len, 8) - meta->key_len);
 }
 
-/* A page of a whole report was read. */
+/* Sends a page of a whole report, after its records were read. */
 static void
 tell_whole(kvp_node_t *node, const order_t *o)
 {
@@ -545,7 +546,8 @@ kvp_node_tiering_on_mounted(kvp_node_t *node, const kvp_frame_t *frame, const Kv
     return true;
 }
 
-/* Drops unwanted objects. Hiding their records suffices, so the caller does not wait for the disk. */
+/* Drops objects that the master does not want. Hiding their records is enough, so the caller does not wait for the
+ * disk. */
 static kvp_err_t
 drop_unwanted(kvp_node_t *node, const uint8_t *unwanted)
 {
@@ -596,7 +598,7 @@ kvp_node_tiering_on_answer(kvp_node_t *node, const kvp_frame_t *frame)
     return KVP_OK;
 }
 
-/* ---- the loop */
+/* ---- called by the loop */
 static void
 take_done(kvp_node_t *node)
 {
@@ -635,8 +637,8 @@ propose_page(kvp_node_t *node)
     free(p);
 }
 
-/* A device that fails, or works again, changes the tier's size; one that hangs, or answers again,
- * changes which slots are absent. */
+/* Mounts the tier again with new figures if its size or its absent slots changed: a device that fails or works again
+ * changes the size, a device that hangs or answers again changes the absent slots. */
 static void
 look_at_size(kvp_node_t *node, uint64_t now_ns)
 {
@@ -694,7 +696,7 @@ kvp_node_tiering_leave_memory(kvp_node_t *node)
 }
 
 /* ---- lifecycle */
-/* "DIR:SIZE"; the directory may have colons in it. */
+/* Parses a device option "DIR:SIZE"; the directory may contain colons. */
 static kvp_err_t
 read_device(const char *text, char dir[KVP_NODE_SSD_DIR_MAX], kvp_tier_device_t *device_out)
 {

@@ -5,16 +5,16 @@
 
 #include <stdlib.h>
 
-#define QUEUES_MAX 64u /* device contexts that a bounce buffer copies from or to */
+#define QUEUES_MAX 64u /* the most device contexts that one bounce buffer copies from or to */
 
 struct kvp_bounce {
-    kvp_list_t link; /* of the idle ones */
-    kvp_devmem_t mem; /* the device whose stack pinned the memory */
+    kvp_list_t link; /* link in the list of idle buffers */
+    kvp_devmem_t mem; /* the device whose driver pinned the memory */
     uint32_t parts_n;
     uint8_t *parts[KVP_BOUNCE_PARTS_MAX];
     kvp_sum_state_t *sum;
-    kvp_device_queue_t *queues[QUEUES_MAX]; /* opened when first needed */
-    bool is_busy[QUEUES_MAX]; /* copies are under way */
+    kvp_device_queue_t *queues[QUEUES_MAX]; /* copy queues, one for each device context; opened when first needed */
+    bool is_busy[QUEUES_MAX]; /* true while copies of this queue are under way */
     uint32_t queues_n;
 };
 
@@ -74,7 +74,8 @@ kvp_bounces_fini(kvp_bounces_t *bounces)
     pthread_mutex_destroy(&bounces->lock);
 }
 
-/* Returns an idle buffer, or OK with NULL for the right to create one, or DEADLINE. */
+/* Waits for a buffer until deadline_ns. Returns an idle buffer, or OK with NULL if the caller may create a buffer, or
+ * DEADLINE. */
 static kvp_err_t
 wait_for_stage(kvp_bounces_t *bounces, uint64_t deadline_ns, kvp_bounce_t **bounce_out)
 {
@@ -157,7 +158,7 @@ kvp_bounce_wait(kvp_bounce_t *bounce)
     return err;
 }
 
-/* Returns the copy queue of the memory's context. */
+/* Returns the copy queue for the context of the memory, and opens the queue if needed. */
 static kvp_err_t
 find_queue(kvp_bounce_t *bounce, const kvp_devmem_t *mem, uint32_t *at_out)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Bounce buffers: pinned memory of the host, in one part or two, through which bytes go to and from
- * device memory that no adapter reaches; with the device's copies in and out. */
+ * Bounce buffers: pinned host memory in one or two parts, through which bytes go to and from device memory that no
+ * adapter can reach. Also the device's copies to and from these buffers. */
 #ifndef KVP_TRANSPORT_BOUNCE_H
 #define KVP_TRANSPORT_BOUNCE_H
 
@@ -12,42 +12,44 @@
 
 #define KVP_BOUNCE_PART_BYTES (2u << 20)
 #define KVP_BOUNCE_PARTS_MAX 2u
-#define KVP_BOUNCES_MAX 8u /* buffers of a handle: as many threads use one at a time, further threads wait */
+/* the most bounce buffers of a handle; each is used by one thread at a time, and further threads wait */
+#define KVP_BOUNCES_MAX 8u
 
 typedef struct kvp_bounce kvp_bounce_t;
 
-/* A handle's. Made when they are first needed, kept until fini. Any thread. */
+/* The bounce buffers of one handle. A buffer is made when it is first needed, and kept until fini. Any thread. */
 typedef struct {
-    uint32_t max; /* buffers at a time */
-    uint32_t parts; /* of each, up to KVP_BOUNCE_PARTS_MAX */
-    pthread_mutex_t lock; /* a leaf */
+    uint32_t max; /* the most bounce buffers that may exist at a time */
+    uint32_t parts; /* the number of parts of each buffer, at most KVP_BOUNCE_PARTS_MAX */
+    pthread_mutex_t lock; /* no other lock is taken while it is held */
     pthread_cond_t freed;
-    kvp_list_t idle; /* guarded by lock */
-    uint32_t made; /* guarded by lock */
+    kvp_list_t idle; /* the buffers that no thread uses; guarded by lock */
+    uint32_t made; /* the number of buffers that exist or are being made; guarded by lock */
 } kvp_bounces_t;
 
 void kvp_bounces_init(kvp_bounces_t *bounces, uint32_t max, uint32_t parts);
-void kvp_bounces_fini(kvp_bounces_t *bounces); /* with every buffer released */
+void kvp_bounces_fini(kvp_bounces_t *bounces); /* frees the buffers; every buffer must be released */
 
-/* kvp_bounce_take waits for a bounce buffer until deadline_ns: DEADLINE, NOMEM, SYS (the device's
- * stack cannot make one). kvp_bounce_rele returns the buffer, with no transfer under way; NULL
- * returns the right to create one. One thread uses a buffer at a time. */
+/* kvp_bounce_take returns a free bounce buffer, and waits for one until deadline_ns. DEADLINE, NOMEM, SYS (the
+ * device's driver cannot make a buffer). One thread uses a buffer at a time. kvp_bounce_rele gives the buffer back,
+ * with no transfer under way; NULL gives back the permission to create a buffer. */
 kvp_err_t kvp_bounce_take(kvp_bounces_t *bounces, const kvp_devmem_t *mem, uint64_t deadline_ns,
                           kvp_bounce_t **bounce_out) KVP_MUST_USE;
 void kvp_bounce_rele(kvp_bounces_t *bounces, kvp_bounce_t *bounce);
 
-/* kvp_bounce_part is the memory, of KVP_BOUNCE_PART_BYTES; kvp_bounce_sum a state for sums of what goes through it. */
+/* kvp_bounce_part returns the memory of one part, KVP_BOUNCE_PART_BYTES long. kvp_bounce_sum returns the buffer's
+ * state for computing checksums of the bytes that pass through. */
 uint8_t *kvp_bounce_part(const kvp_bounce_t *bounce, uint32_t part);
 kvp_sum_state_t *kvp_bounce_sum(const kvp_bounce_t *bounce);
 
-/* kvp_bounce_place finds room for the next bytes of a piece, of which left_bytes are left, in a part of
- * which *used_io bytes are taken. A piece that fits in a part is not cut. False: the bytes go to the
- * next part. */
+/* kvp_bounce_place finds space for the next bytes of a piece in a part of the buffer. left_bytes of the piece are
+ * left, and the first *used_io bytes of the part are used. A piece that fits into a part is not split. Returns false
+ * if the bytes must go into the next part. */
 bool kvp_bounce_place(uint64_t left_bytes, size_t *used_io, size_t *at_out, size_t *len_out) KVP_MUST_USE;
 
-/* kvp_bounce_copy begins one copy between the bounce buffer and device memory of mem: LIMIT (it is
- * of too many contexts), SYS. kvp_bounce_wait ends all that were begun: also where it fails nothing
- * touches their memory any more. */
+/* kvp_bounce_copy begins one copy between the bounce buffer and device memory of mem. LIMIT: the batch uses memory of
+ * too many device contexts. SYS: the device fails. kvp_bounce_wait waits for all copies that were begun. Even if it
+ * fails, no copy touches their memory afterwards. */
 kvp_err_t kvp_bounce_copy(kvp_bounce_t *bounce, const kvp_devmem_t *mem, void *dst, const void *src, size_t len)
     KVP_MUST_USE;
 kvp_err_t kvp_bounce_wait(kvp_bounce_t *bounce) KVP_MUST_USE;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The counters of one handle, for kvpool_stat. Relaxed: a figure may be slightly old. Updated once
- * a call or a batch, not once a key. */
+ * The counters of one client handle, for kvpool_stat. The atomic operations are relaxed, so a reader may see slightly
+ * old values. Code updates the counters once for each call or batch, not once for each key. */
 #ifndef KVP_TRANSPORT_COUNTERS_H
 #define KVP_TRANSPORT_COUNTERS_H
 
@@ -11,8 +11,10 @@
 #define KVP_TRANSPORTS_MAX 4u
 
 typedef struct {
-    _Atomic uint64_t reads, read_bytes, writes, write_bytes; /* objects and their bytes */
-    _Atomic uint64_t requests, doorbells, completions, system_calls, copied_bytes; /* kvp_ep_costs_t; 0 = not counted */
+    /* the numbers of objects read and written by one transport, and their bytes */
+    _Atomic uint64_t reads, read_bytes, writes, write_bytes;
+    /* the costs of kvp_ep_costs_t, summed over this transport's endpoints; 0 = not counted */
+    _Atomic uint64_t requests, doorbells, completions, system_calls, copied_bytes;
 } kvp_path_counters_t;
 
 #define KVP_CLIENT_COUNTERS(X)                                                                                         \
@@ -42,7 +44,8 @@ typedef struct {
 #define KVP_COUNTER_FIELD(name, help) _Atomic uint64_t name;
     KVP_CLIENT_COUNTERS(KVP_COUNTER_FIELD)
 #undef KVP_COUNTER_FIELD
-    kvp_path_counters_t paths[KVP_TRANSPORTS_MAX]; /* in the order of the handle's transports */
+    /* the counters of each transport, in the order of the handle's transports */
+    kvp_path_counters_t paths[KVP_TRANSPORTS_MAX];
 } kvp_counters_t;
 
 static inline void

@@ -40,7 +40,7 @@ is_any_running(const kvp_drive_t *drive)
     return false;
 }
 
-/* One round on one queue: true if a transfer was submitted or completed. */
+/* Submits and polls one queue once. Returns true if a transfer was submitted or completed. */
 static bool
 drive_queue(kvp_xferq_t *queue)
 {
@@ -61,8 +61,8 @@ drive_queue(kvp_xferq_t *queue)
     return queue->done_n != done_before || queue->submitted_n != submitted_before;
 }
 
-/* Transports that work in the background come first: they continue while this thread copies for the
- * others. */
+/* Runs one round over all queues. Asynchronous transports come first, so that they work in the background while this
+ * thread copies for the synchronous transports. */
 static bool
 drive_round(kvp_drive_t *drive)
 {
@@ -75,7 +75,7 @@ drive_round(kvp_drive_t *drive)
     return has_moved;
 }
 
-/* Returns whether a queue may be cut whose patience is over. */
+/* Returns whether a queue without progress for patience_ns may be cut. */
 static bool
 may_cut_silent(const kvp_drive_t *drive)
 {
@@ -88,8 +88,8 @@ may_cut_silent(const kvp_drive_t *drive)
     return false;
 }
 
-/* After a round: cuts the queues whose patience is over, and returns when the next patience ends. The
- * transfers of a cut queue end with its endpoint, without a wait. */
+/* Cuts, after a round, each queue that made no progress for its patience_ns. Returns when the next patience_ns ends.
+ * The transfers of a cut queue end when the caller closes the endpoint, without a wait. */
 static uint64_t
 leave_silent(kvp_drive_t *drive)
 {
@@ -110,7 +110,8 @@ leave_silent(kvp_drive_t *drive)
     return until_ns;
 }
 
-/* Something moved a moment ago, and is likely to again before one could be woken. */
+/* Returns true if a transfer moved within the last spin_ns, so that the next completion is likely to come before the
+ * thread could sleep and wake. */
 static bool
 is_worth_polling(const kvp_drive_t *drive)
 {
@@ -134,7 +135,7 @@ sleep_on_queues(const kvp_drive_t *drive, uint64_t until_ns)
 
         if (!is_running(queue)) continue;
         ops = queue->ep->tp->ops;
-        queue->ep->costs.system_calls++; /* the sleep itself */
+        queue->ep->costs.system_calls++; /* counts the poll(2) call below as a system call */
         p[n].events = ops->ep_arm(queue->ep);
         p[n++].fd = ops->ep_event_fd(queue->ep);
     }
@@ -145,8 +146,8 @@ sleep_on_queues(const kvp_drive_t *drive, uint64_t until_ns)
     kvp_poll_until(p, n, until_ns);
 }
 
-/* Cuts the queues that still run. All are drained by the same time: however many endpoints are stuck,
- * the drive returns soon after its deadline. */
+/* Cuts the queues that have not ended. All queues are drained until the same time, so the drive returns soon after
+ * its deadline even if many endpoints are stuck. */
 static void
 cut_running(kvp_drive_t *drive)
 {

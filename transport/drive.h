@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Drives the transfers on several endpoints together until they are over: submits, polls and sleeps.
- * The caller makes the transfers, chooses their order and interprets their statuses. */
+ * Drives the transfers of several endpoints together until all have ended: submits, polls and sleeps. The caller
+ * makes the transfers, chooses their order and interprets their statuses. */
 #ifndef KVP_TRANSPORT_DRIVE_H
 #define KVP_TRANSPORT_DRIVE_H
 
@@ -8,44 +8,49 @@
 
 #define KVP_DRIVE_QUEUES_MAX 64u
 
-/* The transfers on one endpoint. The zero value is an empty queue. */
+/* The queue of transfers for one endpoint. The zero value is an empty queue. */
 typedef struct {
-    kvp_ep_t *ep; /* borrowed while the queue is driven */
-    kvp_xfer_t **xfers; /* in the order of submission; done is kvp_xferq_done or calls it, arg is the queue */
+    kvp_ep_t *ep; /* the endpoint, borrowed while the queue is driven */
+    /* the transfers in the order of submission; the done of each is kvp_xferq_done or calls it, and its arg is the
+     * queue */
+    kvp_xfer_t **xfers;
     size_t n;
     size_t submitted_n;
     size_t done_n;
     uint64_t patience_ns; /* how long no byte may move before the queue is cut; UINT64_MAX = until the deadline */
-    uint64_t moved_ns; /* when a byte last moved, or the queue was begun */
-    uint64_t seen_bytes; /* that the endpoint had sent and received by the last round */
-    bool has_moved; /* in this round a byte moved or a transfer completed */
-    /* OK, or why the queue was cut: nothing more is submitted, and the caller closes the endpoint.
-     * NODE_LOST: the patience is over. DEADLINE, CLOSED: the drive ended first. DISCONNECTED and
-     * the errors of submit: the endpoint is broken. */
+    uint64_t moved_ns; /* the time when a byte last moved or, before, when the queue began */
+    uint64_t seen_bytes; /* the bytes that the endpoint had sent and received at the end of the last round */
+    bool has_moved; /* in the current round a byte moved or a transfer completed */
+    /* OK, or why the queue was cut. No more transfers of a cut queue are submitted, and the caller closes the
+     * endpoint. NODE_LOST: no byte moved for patience_ns. DEADLINE, CLOSED: the drive ended before the queue.
+     * DISCONNECTED and the errors of submit: the endpoint is broken. */
     kvp_err_t err;
 } kvp_xferq_t;
 
-/* kvp_xferq_begin sets the endpoint, and starts the patience with it. */
+/* kvp_xferq_begin sets the queue's endpoint, and starts the time of patience_ns. */
 void kvp_xferq_begin(kvp_xferq_t *queue, kvp_ep_t *ep, uint64_t patience_ns, uint64_t now_ns);
 
-/* kvp_xferq_done counts a completed transfer of the queue. */
+/* kvp_xferq_done counts a completed transfer in its queue. It is the done function of the transfers. */
 void kvp_xferq_done(kvp_xfer_t *xfer);
 
 typedef struct {
     kvp_xferq_t *queues;
-    uint32_t queues_n; /* up to KVP_DRIVE_QUEUES_MAX */
+    uint32_t queues_n; /* the number of queues, at most KVP_DRIVE_QUEUES_MAX */
     uint64_t deadline_ns;
-    const _Atomic bool *is_given_up; /* the drive ends once the flag is set */
-    int stop_fd; /* readable once the flag is set; -1 = none, and the flag is read every KVP_POLL_SLICE_NS */
-    uint64_t drain_ns; /* after the deadline: how long the transfers under way are waited for; 0 = not */
-    bool may_leave; /* silent queues are cut; false: only once another queue has ended well */
-    bool may_spin; /* polls instead of sleeping, for as long as an endpoint asks (kvp_ep_t.spin_ns) */
-    uint64_t now_ns; /* of the last look at the clock */
-    uint64_t moved_ns; /* of the last round in which a transfer was submitted or completed */
+    const _Atomic bool *is_given_up; /* a flag of the caller: the drive ends once the flag is true */
+    /* a descriptor that is readable once is_given_up is set; -1 = none, and the drive reads the flag every
+     * KVP_POLL_SLICE_NS */
+    int stop_fd;
+    uint64_t drain_ns; /* how long the drive waits for transfers under way after its end; 0 = does not wait */
+    /* true: silent queues are cut; false: silent queues are cut only after another queue has ended with success */
+    bool may_leave;
+    bool may_spin; /* the drive polls instead of sleeping for as long as an endpoint asks (kvp_ep_t.spin_ns) */
+    uint64_t now_ns; /* the time of the last clock reading */
+    uint64_t moved_ns; /* the time of the last round in which a transfer was submitted or completed */
 } kvp_drive_t;
 
-/* kvp_drive_run drives the queues until each is done or cut, in the thread that uses the endpoints.
- * The first round is driven also after the deadline. */
+/* kvp_drive_run drives the queues until each queue has ended or was cut, in the thread that uses the endpoints. It
+ * runs at least one round, even if the deadline has passed. */
 void kvp_drive_run(kvp_drive_t *drive);
 
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The key table. Keys are random, so a key is its own hash.
- */
+ * The table of keys of exported memory. Keys are random, so a key is its own hash. */
 #include "transport/exports.h"
 
 #include "common/clock.h"
@@ -39,7 +38,7 @@ slot_of(kvp_export_t *slots, size_t slots_n, uint64_t key)
     return &slots[i];
 }
 
-/* Keeps the table at most half full, so that look-ups are short. */
+/* Grows the table so that it stays at most half full, which keeps look-ups short. */
 static kvp_err_t
 make_room(kvp_exports_t *ex)
 {
@@ -91,8 +90,8 @@ kvp_exports_del(kvp_exports_t *ex, uint64_t key)
         size_t mask = ex->slots_n - 1;
         size_t at = (size_t)(hole - ex->slots);
 
-        /* Moves entries that linear probing had pushed past the removed slot, so that no look-up
-         * ends at the hole. */
+        /* Moves entries that linear probing had pushed past the removed slot, so that the emptied slot cuts off no
+         * look-up. */
         for (size_t i = (at + 1) & mask; ex->slots[i].key != 0; i = (i + 1) & mask) {
             size_t home = ex->slots[i].key & mask;
             if (((i - home) & mask) < ((i - at) & mask)) continue;

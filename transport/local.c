@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Transfers by loads and stores. A long one is cut into pieces, and between pieces its deadline and its guard are
- * looked at, so that a writer that lost its extent stops soon and a caller never waits for a whole object.
- */
+ * Transfers by loads and stores in mapped memory. A long transfer is split into pieces. Between pieces its deadline
+ * and its guard are checked, so that a writer that lost its extent stops soon, and a caller at its deadline does not
+ * wait for a whole object. */
 #include "transport/local.h"
 
 #include "common/clock.h"
@@ -23,13 +23,13 @@ kvp_words_load(void *dst, const void *shared, size_t n)
     uint64_t line[KVP_WORDS_MAX / 8];
     uint64_t again;
 
-    /* The payload was copied with plain loads: no load may sink below the load of the word that
-     * validates the payload. */
+    /* The payload was copied with plain loads: this fence keeps those loads before the load of the descriptor word
+     * that validates the payload. */
     atomic_thread_fence(memory_order_acquire);
     again = kvp_word_load(shared);
-    /* A generation and state are never used twice, so an equal word before and after means an unchanged line. A slot
-     * goes through four states a generation: three tries see an end of it unless it is reused all the time, and then
-     * the last word given is not the one that the reader expects. */
+    /* A generation and state are never used twice, so an equal first word before and after means that the line is
+     * unchanged. A slot has four states in each generation. Three tries suffice unless the slot is reused all the
+     * time; then the returned first word is not the word that the reader expects. */
     for (int tries = 0; tries < 3; tries++) {
         line[0] = again;
         for (size_t i = 1; i < n / 8; i++)
@@ -67,7 +67,7 @@ kvp_word_publish(void *shared, uint64_t word)
 }
 
 #define PIECE_BYTES (1u << 20)
-#define CLOCK_EVERY_BYTES (256u << 10) /* some 20 us of copying for one look at the clock */
+#define CLOCK_EVERY_BYTES (256u << 10) /* the bytes copied between two readings of the clock, about 20 us */
 
 void
 kvp_local_begin(kvp_local_t *local)
@@ -84,7 +84,8 @@ is_too_late(kvp_local_t *local, const kvp_xfer_t *xfer)
     return local->now_ns >= xfer->deadline_ns;
 }
 
-/* A descriptor, or a part of one: moved as words, gathered on the stack where the caller scattered it. */
+/* Moves a descriptor or a part of a descriptor as whole words, through a buffer on the stack for the caller's
+ * pieces. */
 static void
 move_words(const kvp_xfer_t *xfer, void *at)
 {
@@ -102,7 +103,7 @@ move_words(const kvp_xfer_t *xfer, void *at)
     if (xfer->kind == KVP_XFER_WRITE) kvp_words_store(at, line, xfer->len);
 }
 
-/* Returns the source of a WRITE after the i-th piece. */
+/* Returns the source address of the WRITE's piece after piece i, for prefetching; NULL after the last piece. */
 static const void *
 piece_behind(const kvp_xfer_t *xfer, uint32_t i)
 {
@@ -158,7 +159,7 @@ kvp_local_run(kvp_local_t *local, kvp_xfer_t *xfer, void *at, const void *guard)
     }
     if (has_sum) kvp_copy_sum_begin(&local->sum, xfer->len);
     err = move_pieces(local, xfer, at, guard);
-    kvp_copy_fence(); /* also after an early stop: no store is under way after the return */
+    kvp_copy_fence(); /* also after an early stop: no store of the copy may be under way after the return */
     if (err == KVP_OK && has_sum) xfer->sum = kvp_copy_sum_end(&local->sum);
     return err;
 }

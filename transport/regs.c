@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A sorted array under a read-write lock, taken once for a whole batch. Consecutive pieces of a
- * batch mostly lie in one range, which the cursor remembers. Transports get the loan of a range
- * before a call can hold the range, and keep it until the last hold has ended. */
+ * Registered ranges in an array sorted by address, under a read-write lock that is taken once for a whole batch. Most
+ * pieces of a batch lie in the same range as the piece before, so the cursor remembers the last range. A range is
+ * lent to the transports before a call can hold the range, and the loans end after the last hold. */
 #include "transport/regs.h"
 
 #include <stdatomic.h>
@@ -12,10 +12,10 @@ struct kvp_reg {
     uintptr_t start;
     uintptr_t end;
     kvp_devmem_t mem;
-    bool is_reached; /* device memory that some transport can reach */
-    bool is_leaving; /* new holds are refused, existing ones stay valid. Guarded by the regs' lock */
+    bool is_reached; /* the memory is device memory that some transport can reach */
+    bool is_leaving; /* new holds are refused, existing holds stay valid; guarded by the regs' lock */
     _Atomic uint32_t users;
-    kvp_loan_t *loans[]; /* by transport; NULL = no loan */
+    kvp_loan_t *loans[]; /* the loan of each transport; NULL = no loan */
 };
 
 void
@@ -37,8 +37,8 @@ reg_destroy(const kvp_regs_t *regs, kvp_reg_t *reg)
     free(reg);
 }
 
-/* A transport without a loan copies host memory; device memory then goes through bounce buffers.
- * Managed memory migrates, and is never lent. */
+/* Makes a range and lends its memory to the transports. A transport without a loan copies host memory, and moves
+ * device memory through bounce buffers. Managed memory is never lent, because it migrates. */
 static kvp_reg_t *
 reg_create(const kvp_regs_t *regs, void *addr, size_t len, const kvp_devmem_t *mem)
 {
@@ -71,7 +71,7 @@ kvp_regs_fini(kvp_regs_t *regs)
     pthread_rwlock_destroy(&regs->lock);
 }
 
-/* The number of ranges that begin at or below addr. */
+/* Returns the number of ranges that begin at or below addr. */
 static size_t
 upper_bound(const kvp_regs_t *regs, uintptr_t addr)
 {
@@ -129,7 +129,8 @@ kvp_regs_add(kvp_regs_t *regs, void *addr, size_t len, const kvp_devmem_t *mem)
     return err;
 }
 
-/* Returns the range that begins at start, unless another thread removes it. */
+/* Marks the range that begins at start as leaving, and returns it. Returns NULL if there is no such range or another
+ * thread already removes it. */
 static kvp_reg_t *
 begin_leave(kvp_regs_t *regs, uintptr_t start)
 {
@@ -217,7 +218,8 @@ kvp_regs_rele(kvp_regs_t *regs, kvp_reg_t *reg)
 {
     uint32_t users = reg->users;
 
-    /* Only the last release takes the lock: the waiting thread may free the range right after it. */
+    /* Only the last release takes the lock, because the thread in kvp_regs_del may free the range right after that
+     * release. */
     while (users > 1)
         if (atomic_compare_exchange_weak(&reg->users, &users, users - 1)) return;
     pthread_mutex_lock(&regs->idle_lock);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * When a route that failed is taken again.
- */
+ * Back-off of a route that failed, and trial connections that test the route before its next use. */
 #include "transport/routes.h"
 
 #include "common/waits.h"
@@ -32,10 +31,11 @@ kvp_connect_await(kvp_ep_t *ep, const kvp_err_t *outcome, const _Atomic bool *is
 
 #define OUT_FIRST_NS (1 * KVP_NS_PER_S)
 #define OUT_DOUBLINGS 6u
-/* after this time without failure a route's back-off starts from the beginning */
+/* the time in use without a failure after which a route's back-off starts from the beginning */
 #define LASTING_NS (60 * KVP_NS_PER_S)
 #define TRIAL_NS (3 * KVP_NS_PER_S)
-#define TRIAL_TURN_NS (10 * KVP_NS_PER_MS) /* the thread has other periodic work */
+/* the longest wait of one kvp_trial_drive: the calling thread has other periodic work */
+#define TRIAL_TURN_NS (10 * KVP_NS_PER_MS)
 
 bool
 kvp_route_fail(kvp_route_t *route, uint64_t now_ns, uint64_t random)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The common part of every transport: defaults for empty slots, so that callers never test a slot
- * for NULL, the checks of a transfer, and the allocating wrappers. all/registry.c lists the
- * transports. Any thread. */
+ * The part that all transports share: the functions for empty slots of a transport's table, so that callers never
+ * test a slot for NULL, the checks of a transfer, and the allocating wrappers. all/registry.c lists the transports.
+ * Any thread. */
 #include "transport/inside.h"
 
 #include "common/forkguard.h"
@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-/* Defaults: those of a synchronous transport without a serving side. */
+/* The functions that fill the empty slots of a table. They suit a synchronous transport without a serving side. */
 static kvp_err_t
 default_listen(kvp_tp_t *tp, const kvp_hostport_t *at, kvp_hostport_t *bound_out)
 {
@@ -38,7 +38,8 @@ default_wake_or_tend(kvp_tp_t *tp)
     (void)tp;
 }
 
-/* Only right where no peer stores into our memory: a transport with writers must have its own. */
+/* Calls done at once. Right only for a transport to which no peer writes: a transport with writers needs a peer_fence
+ * of its own. */
 static void
 default_peer_fence(kvp_tp_t *tp, kvp_idrange_t dead, uint64_t live_min, kvp_fence_fn done, void *arg)
 {
@@ -46,7 +47,7 @@ default_peer_fence(kvp_tp_t *tp, kvp_idrange_t dead, uint64_t live_min, kvp_fenc
     done(arg, dead.last);
 }
 
-/* Only right where the serving side makes no copies of its own. */
+/* Calls done at once. Right only for a transport whose serving side makes no copies. */
 static void
 default_quiesce(kvp_tp_t *tp, kvp_quiesce_fn done, void *arg)
 {

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * REPORT: the node's report to a master that does not know the memory's contents.
  *
- * Design notes. Clients wrote the descriptors, so only checked descriptors count. A broken one is
- * made DEAD here, and so is the older of two overlapping extents, which no honest history produces.
- * Slots that the last sweep did not cover are not reported: an old writer's stores there were never
- * committed. */
+ * Design notes. Clients wrote the descriptors, so only checked descriptors count. A broken descriptor is made DEAD
+ * here, and so is the older of two overlapping extents, which correct clients never produce. Slots that the last
+ * sweep did not cover are not reported: an old writer's stores there were never committed. */
 #include "node/core/priv.h"
 
 #include <stdlib.h>
@@ -55,7 +54,7 @@ by_offset(const void *a, const void *b)
     return x->word < y->word ? -1 : x->word > y->word;
 }
 
-/* Of overlapping extents the newest generation stays. */
+/* Keeps the extent with the newest generation of overlapping extents, and makes the others DEAD. */
 static void
 drop_overlaps(kvp_node_core_t *core)
 {
@@ -81,7 +80,7 @@ drop_overlaps(kvp_node_core_t *core)
     r->told_n = n;
 }
 
-/* gather finds what is SEALED in a chunk. */
+/* gather_chunk collects the SEALED extents of a chunk, sorted by offset. */
 static kvp_err_t
 gather_chunk(kvp_node_core_t *core, uint32_t chunk)
 {
@@ -115,7 +114,8 @@ kvp_node_core_report_begin(kvp_node_core_t *core, uint64_t since)
     kvp_node_report_t *r = &core->report;
 
     if (core->segment == KVP_NODE_SEGMENT_NONE) return KVP_NO_SEGMENT;
-    core->mounted_term = core->mounted_before; /* nothing is granted before the last page */
+    /* the term counts as mounted again with the report's last page: nothing is granted before */
+    core->mounted_term = core->mounted_before;
     core->is_changed = true;
     r->since = since;
     r->has_page = false;
@@ -138,8 +138,8 @@ append_record(kvp_node_core_t *core, const kvp_node_told_t *told, kvp_buf_t *tai
 
     kvp_buf_append(tail, &rec, sizeof rec);
     if (!is_whole(&core->report, told)) return;
-    /* The descriptor was valid a moment ago. If a client changes it now, the master refuses it: the
-     * master checks all fields again. */
+    /* The descriptor was valid a moment ago. If a client changes it now, the master refuses it, because the master
+     * checks all fields again. */
     if (!core->conf.words->read(core->conf.words_arg, rec.chunk, rec.slot, &desc, key)) memset(&desc, 0, sizeof desc);
     desc.word = told->word;
     kvp_buf_append(tail, &desc, sizeof desc);

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What outlives the node's process where a keeper has the memory: terms, fences and how far the
- * memory was swept go into a book, and writers are entered again as they were. What was on its way
- * to free is asked for again by the master. */
+ * The state of the core that outlives the node's process if a keeper has the memory. Terms, fences and the progress
+ * of the sweep are saved in a book, and writers are restored from the keeper. Extents on their way to free are not
+ * saved: the master asks for them again. */
 #include "node/core/priv.h"
 
 #include "common/mutate.h"
 
 #include <string.h>
 
-/* PROTOCOL "Keeper". swept (32 bits a chunk) and ranges (16 bytes each) follow. */
+/* The saved state (PROTOCOL "Keeper"). The array `swept` (32 bits for each chunk) and the fenced ranges (16 bytes
+ * each) follow. */
 typedef struct {
     uint32_t term;
-    uint32_t seen; /* higher while the memory is swept for it */
+    uint32_t seen; /* the highest term seen; higher than term while the memory is swept for it */
     uint32_t mounted_term;
     uint32_t mounted_before;
     uint32_t chunk_n;
-    uint32_t reserved; /* 0 */
+    uint32_t reserved; /* a reserved field, always 0 */
     uint64_t floor;
     uint64_t ranges_n;
 } state_t;
@@ -86,7 +87,7 @@ kvp_node_core_restore(kvp_node_core_t *core, const uint8_t *bytes, size_t len)
 void
 kvp_node_core_restored(kvp_node_core_t *core)
 {
-    /* If the old writers had ended before, their last stores may not have been swept. */
+    /* If the old writers had ended before, their last stores may not have been swept yet. */
     if (core->old_owners == 0) kvp_node_old_writers_gone(core);
     if (core->restored_seen > core->term)
         kvp_ignore(kvp_node_core_see_term(core, core->restored_seen), "it is obeyed at the end of its sweep");

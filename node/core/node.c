@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Fences and the lifetime of the node core.
- */
+ * Terms, fences and the lifetime of the node core. */
 #include "node/core/priv.h"
 
 #include "common/mutate.h"
@@ -8,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SWEEP_SLOTS 65536u /* of a slice: less than a millisecond */
+#define SWEEP_SLOTS 65536u /* the number of slots in a slice of the sweep: less than a millisecond */
 
-/* ---- a new term: what older ones granted is void, from before its first order is carried out */
+/* ---- a new term voids the grants of older terms, before its first order is carried out */
 uint32_t
 kvp_node_slots_of(const kvp_node_core_t *core, uint32_t chunk)
 {
@@ -31,8 +30,8 @@ kvp_node_kill(const kvp_node_core_t *core, uint32_t chunk, uint32_t slot, uint64
     }
 }
 
-/* Makes a slot of an older term DEAD in the new term, so that no old grant can be begun or finished
- * there. A SEALED slot was complete before and stays, unless its generation is below late. */
+/* Makes a slot of an older term DEAD in the new term, so that no old grant can be begun or finished there. A SEALED
+ * slot was complete before and stays SEALED, unless its generation is below late. */
 static void
 sweep_slot(kvp_node_core_t *core, uint32_t chunk, uint32_t slot, uint64_t generation, uint64_t late)
 {
@@ -46,9 +45,9 @@ sweep_slot(kvp_node_core_t *core, uint32_t chunk, uint32_t slot, uint64_t genera
     core->stats.revoked += kvp_word_state(now) == KVP_DESC_WRITING;
 }
 
-/* Sweeps one slice. Slots that were untouched at the last rise of the term were not covered then,
- * and a writer of an earlier term may have begun one since: no such slot is complete. Returns false
- * at the end. */
+/* Sweeps one slice. Returns false at the end of the sweep. Slots that were untouched at the last rise of the term
+ * were not swept then, and a writer of an earlier term may have begun one since: such a slot is never complete, and
+ * becomes DEAD. */
 static bool
 sweep_some(kvp_node_core_t *core)
 {
@@ -88,8 +87,8 @@ kvp_node_core_is_sweeping(const kvp_node_core_t *core)
     return core->rising != 0 || core->is_late_due;
 }
 
-/* From here on the node obeys the term. If its old writers had ended before, their last stores
- * still need a sweep. */
+/* Ends the sweep of a new term: from here on the node obeys the term. If the term's old writers had ended before,
+ * their last stores still need a sweep. */
 static void
 end_rise(kvp_node_core_t *core)
 {
@@ -120,7 +119,7 @@ static void
 begin_rise(kvp_node_core_t *core, uint32_t term)
 {
     core->is_changed = true;
-    if (core->segment == KVP_NODE_SEGMENT_NONE) { /* nothing was granted */
+    if (core->segment == KVP_NODE_SEGMENT_NONE) { /* the core has no memory, so nothing was granted in older terms */
         core->term = term;
         return;
     }

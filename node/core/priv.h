@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The node core's inside, shared by its files: node.c (terms, fences, lifetime), retire.c (extents
- * on their way to free), writers.c (attachments and processes that may still store), extents.c (the
- * report to a master), kept.c (state for the next process). */
+ * The internal types of the node core, shared by its files: node.c (terms, fences, lifetime), retire.c (extents on
+ * their way to free), writers.c (attachments, and processes that may still store), extents.c (the report to a
+ * master), kept.c (state for the next process). */
 #ifndef KVP_NODE_CORE_PRIV_H
 #define KVP_NODE_CORE_PRIV_H
 
@@ -9,42 +9,45 @@
 
 #define KVP_NODE_OWNER_BUCKETS 256u
 
-/* An incarnation that may store without our control: the struct lives while at least one process
- * may. */
+/* An incarnation that may store without the node's control. The struct lives while at least one process may store
+ * under this incarnation. */
 typedef struct {
     uint64_t incarnation;
     kvp_list_t bucket;
-    kvp_list_t writers; /* records; never empty */
-    kvp_list_t waiting; /* extents that wait for its proof */
-    bool is_old; /* of a term before the obeyed one */
+    kvp_list_t writers; /* the records of processes that may store under the incarnation; never empty */
+    kvp_list_t waiting; /* extents that wait for the proof about this incarnation */
+    bool is_old; /* the incarnation is of a term before the obeyed term */
 } kvp_node_owner_t;
 
-/* An incarnation with an attachment, on this host or another. */
+/* An incarnation with at least one attachment, on this host or another host. */
 typedef struct kvp_node_presence {
     uint64_t incarnation;
     kvp_list_t bucket;
     uint32_t attachments;
 } kvp_node_presence_t;
 
-/* One incarnation of one process. Lives while attached, and as a writer until the proof. */
+/* One incarnation of one process. Lives while attached, and as a writer until the proof that it stores nothing
+ * more. */
 typedef struct kvp_node_record {
     uint64_t incarnation;
     kvp_node_proc_t *proc;
-    kvp_node_owner_t *owner; /* NULL = got nothing to write past us */
+    /* the incarnation's owner struct; NULL = the process has no memory that it can write without the node's
+     * control */
+    kvp_node_owner_t *owner;
     uint32_t attachments;
     kvp_list_t of_proc;
     kvp_list_t of_owner;
 } kvp_node_record_t;
 
-/* A retired extent that is not known to be free yet. link is in the core's list of its place: quiescing, quarantined,
+/* A retired extent that is not known to be free yet. link is in one of the core's lists: quiescing, quarantined,
  * freed, or unused. */
 typedef struct {
     kvp_wire_slot_t slot;
-    uint64_t round; /* the quiesce that covers the extent */
+    uint64_t round; /* the round of quiesce that covers the extent */
     bool is_quiesced;
-    bool is_answered; /* else it is in the open batch */
+    bool is_answered; /* the extent was in an answer; false: it is in the open batch */
     kvp_list_t link;
-    kvp_list_t of_slot; /* in the table */
+    kvp_list_t of_slot; /* link in the hash table of extents */
     kvp_list_t of_owner;
 } kvp_node_extent_t;
 
@@ -57,67 +60,68 @@ typedef struct {
 
 typedef struct {
     bool is_on;
-    bool has_page; /* not answered */
-    uint64_t since; /* extents of this generation or a higher one are reported in full */
-    uint32_t chunk; /* the chunk in `told` */
+    bool has_page; /* a page was sent and is not answered */
+    uint64_t since; /* extents of this or a higher generation are reported with descriptor and key */
+    uint32_t chunk; /* the number of the chunk whose extents are in `told` */
     kvp_node_told_t *told;
     uint32_t told_n, told_cap;
-    uint32_t at; /* first record of the page; page_n follow */
+    uint32_t at; /* the index of the page's first extent in `told`; the page has page_n extents */
     uint32_t page_n;
 } kvp_node_report_t;
 
 typedef enum {
     KVP_NODE_SEGMENT_NONE,
-    KVP_NODE_SEGMENT_UNMOUNTED, /* the memory has no id of the connected master */
+    KVP_NODE_SEGMENT_UNMOUNTED, /* the memory has no id from the connected master */
     KVP_NODE_SEGMENT_MOUNTED
 } kvp_node_segment_t;
 
 struct kvp_node_core {
     kvp_node_core_conf_t conf;
-    uint32_t term; /* obeyed; 0 = none seen */
-    uint32_t rising; /* a higher one, obeyed at the end of its sweep; 0 = none */
-    bool
-        /* the old writers have ended: takes effect at the end of a sweep over the slots that the
-         * term's own sweep did not cover */
-        is_late_due;
-    uint32_t sweep_chunk, sweep_slot; /* next slot of the sweep */
+    uint32_t term; /* the obeyed term; 0 = none seen */
+    /* The writers of older terms have ended, but their last stores are not swept yet. Cleared at the end of a sweep
+     * over the slots that the term's own sweep did not cover. */
+    uint32_t rising;
+    /* The old writers have ended. This takes effect at the end of a sweep over the slots that the term's own sweep did
+     * not cover. */
+    bool is_late_due;
+    uint32_t sweep_chunk, sweep_slot; /* the next slot that the sweep looks at */
     uint32_t mounted_term;
-    uint32_t mounted_before; /* the mounted term before */
+    uint32_t mounted_before; /* the term of the mount before the last mount */
     kvp_node_segment_t segment;
     uint32_t segment_id;
     uint32_t chunk_n;
     uint32_t slots;
     uint32_t last_slots;
-    uint32_t *swept; /* by chunk: number of slots swept at the rise of the term */
+    uint32_t *swept; /* for each chunk: the number of slots that were swept when the term rose */
 
-    bool is_changed; /* the saved state is outdated */
-    uint32_t restored_seen; /* from a book: the highest term seen */
+    bool is_changed; /* the state to save has changed since it was saved */
+    uint32_t restored_seen; /* the highest term seen, from the book of the previous process */
 
-    kvp_idset_t fenced; /* incarnations; its floor is live_min, and */
-    bool is_fence_due; /* rose with the term */
+    kvp_idset_t fenced; /* the floor rose with the term, and kvp_node_core_take_fence has not reported this yet */
+    bool is_fence_due; /* the floor rose with the term, and take_fence has not reported it */
 
     kvp_list_t attachments;
     kvp_list_t closing;
     kvp_list_t idle;
     kvp_list_t owners[KVP_NODE_OWNER_BUCKETS];
     kvp_list_t present[KVP_NODE_OWNER_BUCKETS];
-    kvp_node_owner_t any; /* KVP_OWNER_ANY: proved when no old owner is left; has no writers of its own */
+    kvp_node_owner_t any; /* the owner of extents of KVP_OWNER_ANY: proved when no old owner is left; has no writers */
     uint32_t old_owners;
-    kvp_mix_t mix; /* for the two tables above, from the secret */
+    kvp_mix_t mix; /* the secret hash of the two tables above */
 
-    kvp_list_t quiescing; /* by rising round */
+    kvp_list_t quiescing; /* extents that wait for their round, in rising order */
     kvp_list_t quarantined;
     kvp_list_t freed;
     kvp_list_t unused;
-    void *blocks; /* memory of the extents, a chain */
+    void *blocks; /* the memory of the extents, a chain of blocks */
     uint64_t extents_cap;
-    uint64_t extents_n; /* in the three lists, and in the table */
-    kvp_list_t *table; /* by chunk and slot; a power of two */
+    uint64_t extents_n; /* the number of extents in the three lists, and in the table */
+    kvp_list_t *table; /* hash table of extents by chunk and slot; its size is a power of two */
     uint64_t table_n;
-    kvp_node_extent_t **batch; /* by index in the open RETIRE; NULL = free */
+    kvp_node_extent_t **batch; /* the extents of the open RETIRE, by index; NULL = free already */
     uint32_t batch_n;
     uint32_t batch_cap;
-    uint64_t *cuts; /* writers of what was retired, to be cut before the next round begins */
+    uint64_t *cuts; /* writers of retired extents, to be cut before the next round begins */
     uint32_t cuts_n;
     uint32_t cuts_cap;
     uint64_t rounds_begun;
@@ -128,32 +132,32 @@ struct kvp_node_core {
     kvp_node_core_stats_t stats;
 };
 
-/* node.c. kvp_node_old_writers_gone: no process of an older term can store any more. kvp_node_kill
- * stores DEAD in a word, whatever its value; false if the word has a newer generation than the
- * given one. */
+/* Functions of node.c. kvp_node_old_writers_gone is called when no process of an older term can store any more.
+ * kvp_node_kill stores DEAD in a word, whatever its value; false if the word has a newer generation than the given
+ * one. */
 void kvp_node_old_writers_gone(kvp_node_core_t *core);
 bool kvp_node_kill(const kvp_node_core_t *core, uint32_t chunk, uint32_t slot, uint64_t generation);
 uint32_t kvp_node_slots_of(const kvp_node_core_t *core, uint32_t chunk);
 
-/* extents.c: the report of the memory's contents. */
+/* Functions of extents.c: the report of the memory's contents. */
 void kvp_node_report_end(kvp_node_core_t *core);
 void kvp_node_report_fini(kvp_node_core_t *core);
 
-/* writers.c. kvp_node_owners_are_old: what they were granted is void. */
+/* Functions of writers.c. kvp_node_owners_are_old marks all owners as old: their grants are void. */
 void kvp_node_owners_are_old(kvp_node_core_t *core);
 kvp_node_owner_t *kvp_node_owner_find(kvp_node_core_t *core, uint64_t incarnation);
 
-/* kvp_node_extents_proved: no process stores for the owner any more, so its waiting extents
- * continue. */
+/* kvp_node_extents_proved is called when no process stores as the owner any more: the extents that waited for this
+ * proof continue. */
 void kvp_node_extents_proved(kvp_node_core_t *core, kvp_node_owner_t *owner);
-/* kvp_node_extents_drop forgets every extent; kvp_node_extents_fini also gives the memory back. */
+/* kvp_node_extents_drop forgets every extent; kvp_node_extents_fini also frees the memory. */
 void kvp_node_extents_drop(kvp_node_core_t *core);
 void kvp_node_extents_fini(kvp_node_core_t *core);
 
-/* kvp_node_writers_forget_memory: the memory of uncontrolled stores is closed, so no proof is
- * needed. */
+/* kvp_node_writers_forget_memory ends all records of writers, because the memory is closed and no proof is needed. */
 void kvp_node_writers_forget_memory(kvp_node_core_t *core);
-/* kvp_node_writers_close puts the attachments that are to go on the list; those of fenced incarnations, or all. */
+/* kvp_node_writers_close puts attachments on the list of those to close: the attachments of fenced incarnations, or
+ * all. */
 void kvp_node_writers_close(kvp_node_core_t *core, bool is_all);
 
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Extents between "retired" and "free": DEAD is stored; the extent waits for a quiesce that began
- * afterwards, and for the proof that its writer cannot store any more.
+ * Extents between "retired" and "free": DEAD is stored, and the extent waits for a quiesce that began afterwards, and
+ * for the proof that its writer cannot store any more.
  *
- * Design notes. Rounds of quiesce overlap, up to KVP_NODE_ROUNDS_MAX, so that a send stuck for a
- * second delays only the extents that were retired before it ended. The end of a round proves every
- * earlier round: it began later, and all sends that had begun before it are over. A master that
- * lost the connection asks again for missed answers, so extents are found by their slot. */
+ * Design notes. Rounds of quiesce overlap, up to KVP_NODE_ROUNDS_MAX, so that a send stuck for a second delays only
+ * the extents that were retired before it ended. The end of a round proves every earlier round: it began later, and
+ * all sends that had begun before it are over. A master that lost the connection asks again for missed answers, so
+ * extents are found by their slot. */
 #include "node/core/priv.h"
 
 #include "common/mutate.h"
@@ -34,7 +34,7 @@ table_at(const kvp_node_core_t *core, const kvp_wire_slot_t *slot)
     return &core->table[h >> 32 & (core->table_n - 1)];
 }
 
-/* extent_find finds an extent on its way to free, except one that the current RETIRE has already
+/* extent_find finds an extent on its way to free by its slot, except an extent that the current RETIRE has already
  * named. */
 static kvp_node_extent_t *
 extent_find(const kvp_node_core_t *core, const kvp_wire_slot_t *slot)
@@ -93,7 +93,7 @@ grow_table(kvp_node_core_t *core)
     return true;
 }
 
-/* Memory is made sure of before anything is stored, so that a RETIRE is carried out whole or not at all. */
+/* Allocates all memory before anything is stored, so that a RETIRE is carried out completely or not at all. */
 static kvp_err_t
 reserve_room(kvp_node_core_t *core, uint32_t n)
 {
@@ -117,7 +117,7 @@ reserve_room(kvp_node_core_t *core, uint32_t n)
     return grow_table(core) ? KVP_OK : KVP_NOMEM;
 }
 
-/* extent_take enters an extent; its memory was reserved. */
+/* extent_take adds an extent on its way to free; its memory was reserved. */
 static kvp_node_extent_t *
 extent_take(kvp_node_core_t *core, const kvp_wire_slot_t *slot)
 {
@@ -137,7 +137,7 @@ extent_take(kvp_node_core_t *core, const kvp_wire_slot_t *slot)
     return e;
 }
 
-/* extent_move unlinks e from the list of its place, keeping count. */
+/* extent_move moves an extent to another list, and counts quarantined extents. */
 static void
 extent_move(kvp_node_core_t *core, kvp_node_extent_t *e, kvp_list_t *to)
 {
@@ -172,11 +172,11 @@ check_slots(const kvp_node_core_t *core, const kvp_wire_slot_t *slots, uint32_t 
             return KVP_INVALID;
         if (slots[i].generation > kvp_gen_make(KVP_TERM_MAX, KVP_GEN_SEQ_MAX)) return KVP_INVALID;
     }
-    /* An extent has a slot of its own, so more than all slots cannot be on their way. */
+    /* Each extent has a slot of its own, so there cannot be more extents than slots. */
     return n > KVP_BATCH_MAX || core->extents_n > slots_all ? KVP_LIMIT : KVP_OK;
 }
 
-/* owner_of returns the owner whose proof the extent waits for; NULL = no owner's. */
+/* owner_of returns the owner whose proof the extent waits for; NULL = the extent needs no proof. */
 static kvp_node_owner_t *
 owner_of(kvp_node_core_t *core, const kvp_wire_slot_t *slot)
 {
@@ -186,7 +186,8 @@ owner_of(kvp_node_core_t *core, const kvp_wire_slot_t *slot)
     return kvp_node_owner_find(core, slot->owner);
 }
 
-/* disown: by its own word nothing of the writer is under way there, so no proof is awaited any more. */
+/* disown_extent ends an extent's wait for a proof, because the writer is proved or has itself stated that it has no
+ * store under way there. */
 static void
 disown_extent(kvp_node_core_t *core, kvp_node_extent_t *e)
 {
@@ -197,7 +198,7 @@ disown_extent(kvp_node_core_t *core, kvp_node_extent_t *e)
     extent_move(core, e, &core->freed);
 }
 
-/* enter_extent puts a DEAD extent on its way to free, or finds it there. */
+/* enter_extent adds a DEAD extent to the extents on their way to free, or finds it among them. */
 static kvp_node_extent_t *
 enter_extent(kvp_node_core_t *core, const kvp_wire_slot_t *slot)
 {
@@ -213,7 +214,7 @@ enter_extent(kvp_node_core_t *core, const kvp_wire_slot_t *slot)
     return e;
 }
 
-/* want_cut: an attempt's extents stand together, so a writer is rarely noted twice. */
+/* want_cut records a writer to cut. The extents of one attempt are adjacent, so a writer is rarely recorded twice. */
 static void
 want_cut(kvp_node_core_t *core, uint64_t owner)
 {
@@ -266,7 +267,7 @@ kvp_node_core_retire_answer(kvp_node_core_t *core, uint8_t *flags, uint32_t n)
     core->batch_n = 0;
 }
 
-/* ---- what is committed, and perhaps was never written */
+/* ---- CHECK: extents that are committed but perhaps were never written */
 static bool
 is_readable(const kvp_node_core_t *core, const kvp_wire_check_t *c)
 {
@@ -345,7 +346,7 @@ kvp_node_core_take_freed(kvp_node_core_t *core, kvp_wire_slot_t *slots, uint32_t
         kvp_node_extent_t *e = extent_of(link);
 
         if (n == max) break;
-        if (!e->is_answered) continue; /* its own answer reports it */
+        if (!e->is_answered) continue; /* an extent of the open RETIRE is reported by that RETIRE's answer */
         slots[n++] = e->slot;
         extent_release(core, e);
     }

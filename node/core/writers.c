@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Who is attached, and who may still store into the memory past us: a record for each incarnation of each process, kept
- * as long as that process may hold a writable mapping of it.
- */
+ * The attached clients, and the processes that may still store into the memory without our control: a record for each
+ * incarnation of each process, kept as long as the process may have a writable mapping of the memory. */
 #include "node/core/priv.h"
 
 #include "common/mutate.h"
@@ -76,12 +75,14 @@ record_create(kvp_node_proc_t *proc, uint64_t incarnation)
     r->proc = proc;
     kvp_list_init(&r->of_proc);
     kvp_list_init(&r->of_owner);
-    kvp_list_add_head(&proc->records, &r->of_proc); /* the newest is asked for first */
+    /* adds the record at the head, because the newest record is looked up first */
+    kvp_list_add_head(&proc->records, &r->of_proc);
     kvp_list_del(&proc->idle);
     return r;
 }
 
-/* record_clear: the process provably stores nothing as this incarnation any more. */
+/* record_clear ends the writer's part of a record: it is proved that the process stores nothing more under this
+ * incarnation. */
 static void
 record_clear(kvp_node_core_t *core, kvp_node_record_t *r)
 {
@@ -110,7 +111,7 @@ kvp_node_owners_are_old(kvp_node_core_t *core)
     }
 }
 
-/* record_drop_if_done destroys a record without content. */
+/* record_drop_if_done frees a record that is neither attached nor a writer. */
 static void
 record_drop_if_done(kvp_node_core_t *core, kvp_node_record_t *r)
 {
@@ -163,7 +164,8 @@ kvp_node_core_attach(kvp_node_core_t *core, kvp_node_att_t *att, uint64_t incarn
     else if (kvp_node_core_is_fenced(core, incarnation) && KVP_RULE(FENCED_ATTACH))
         err = KVP_FENCED;
     else if (core->stats.attached >= core->conf.max_attachments || core->rising != 0)
-        err = KVP_BUSY; /* an attachment made before the term is obeyed would count as one of an older term */
+        /* an attachment made before the new term is obeyed would count as an attachment of an older term */
+        err = KVP_BUSY;
     if (err == KVP_OK) {
         presence = presence_get(core, incarnation);
         if (presence == NULL) err = KVP_NOMEM;
@@ -208,7 +210,7 @@ kvp_node_core_open_write(kvp_node_core_t *core, kvp_node_att_t *att)
 {
     kvp_node_record_t *r = att->record;
 
-    /* A dead process's late message would make a record that no death can end. */
+    /* A record made by a late message of a dead process would never end, because no death follows. */
     if (r == NULL || r->proc->is_dead || att->is_closing) return KVP_INVALID;
     if (r->owner != NULL) return KVP_OK;
     if (r->proc->left >= KVP_NODE_LEFT_MAX) return KVP_LIMIT;
@@ -231,7 +233,8 @@ kvp_node_core_restore_writer(kvp_node_core_t *core, kvp_node_proc_t *proc, uint6
         record_drop_if_done(core, r);
         return err;
     }
-    proc->left++; /* whatever their number: they were let in before */
+    /* counted without a limit, because the previous process of the node had admitted these incarnations */
+    proc->left++;
     if (incarnation >> KVP_INCARNATION_SEQ_BITS < core->term && !r->owner->is_old) {
         r->owner->is_old = true;
         core->old_owners++;
@@ -297,7 +300,7 @@ kvp_node_core_drained(kvp_node_core_t *core, kvp_node_att_t *att, uint64_t incar
 
     if (att->record == NULL) return KVP_INVALID;
     r = record_find(att->record->proc, incarnation);
-    if (r == NULL) return KVP_OK; /* the incarnation has no memory of ours */
+    if (r == NULL) return KVP_OK; /* the incarnation has no memory that it can write */
     record_clear(core, r);
     kvp_list_foreach_safe (link, next, &core->attachments) {
         kvp_node_att_t *other = kvp_list_entry(link, kvp_node_att_t, link);
@@ -307,7 +310,7 @@ kvp_node_core_drained(kvp_node_core_t *core, kvp_node_att_t *att, uint64_t incar
     return KVP_OK;
 }
 
-/* record_end clears and, where nothing is attached, destroys. */
+/* record_end ends the writer's part of a record, and frees the record if nothing is attached. */
 static void
 record_end(kvp_node_core_t *core, kvp_node_record_t *r)
 {
@@ -329,7 +332,7 @@ void
 kvp_node_writers_forget_memory(kvp_node_core_t *core)
 {
     for (size_t i = 0; i < KVP_NODE_OWNER_BUCKETS; i++) {
-        /* The owner goes with its last record. */
+        /* The owner is freed with its last record. */
         while (!kvp_list_is_empty(&core->owners[i])) {
             kvp_node_owner_t *owner = kvp_list_first(&core->owners[i], kvp_node_owner_t, bucket);
             record_end(core, kvp_list_first(&owner->writers, kvp_node_record_t, of_owner));

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The node's figures over HTTP: a copy of kvp_node_info, taken for each request.
- */
+ * The node's figures over HTTP. Each request gets a fresh copy of kvp_node_info. */
 #include "node/daemon/admin.h"
 
 #include <stdio.h>
@@ -73,7 +72,8 @@ on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *res
 {
     kvp_node_admin_t *admin = arg;
     const kvp_node_info_t *info = &admin->info;
-    /* Not mounted is the master's trouble as often as ours; a supervisor must not kill the memory for it. */
+    /* Not being mounted is not unhealthy: the cause may be the master, and a supervisor must not kill the memory for
+     * it. */
     kvp_jsonw_t answer = kvp_http_json(response, 200);
     bool is_tier_ill;
 
@@ -121,7 +121,7 @@ on_metrics(void *arg, const kvp_http_request_t *request, kvp_http_response_t *re
     kvp_metrics_render(admin->metrics, kvp_http_out(response));
 }
 
-/* A name of its own for a counter, as Prometheus has it. */
+/* Adds a figure of the tier. A counter and a gauge have different names, by the rules of Prometheus. */
 static kvp_err_t
 add_tier_figure(kvp_node_admin_t *admin, const char *gauge, const char *counter, const char *help, uint64_t *at)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvpool-node: parse, build, run, tear down in reverse. The main thread runs a libuv loop for signals and nothing else;
- * the node has threads of its own.
- */
+ * kvpool-node: parses options, builds the daemon, runs it, and tears it down in reverse order. The main thread runs a
+ * libuv loop only for signals and timers; the node has threads of its own. */
 #include "node/node.h"
 #include "node/daemon/admin.h"
 #include "node/daemon/opts.h"
@@ -17,7 +16,7 @@
 #define LOOK_MS 20
 #define STOP_NS (2 * KVP_NS_PER_S)
 
-/* The whole daemon, in the order in which it is built. */
+/* The parts of the daemon, in the order in which they are built. */
 typedef struct {
     kvp_node_t *node;
     uv_loop_t uv;
@@ -27,8 +26,8 @@ typedef struct {
     kvp_http_t *http;
     kvp_node_admin_t admin;
     kvp_node_rest_t rest;
-    kvp_hostport_t http_bound; /* host "" = no HTTP */
-    kvp_err_t err; /* the reason of an unrequested end */
+    kvp_hostport_t http_bound; /* the bound HTTP address; host "" = no HTTP */
+    kvp_err_t err; /* the error that ended the daemon without a request */
 } daemon_t;
 
 static void
@@ -52,8 +51,8 @@ say_ready(const daemon_t *d)
                                  "none");
 }
 
-/* Runs until the segment is mounted. The node waits for an absent master; an error that waiting
- * cannot cure ends the node. */
+/* Checks by a timer whether the segment is mounted. The node waits for an absent master; an error that waiting cannot
+ * cure ends the daemon. */
 static void
 on_look(uv_timer_t *timer)
 {
@@ -133,7 +132,7 @@ build_http(daemon_t *d, const kvp_node_opts_t *s)
     return err != KVP_OK ? err : kvp_http_start(d->http, &s->http, &d->http_bound);
 }
 
-/* tear_down copes with whatever was built. The loop's handles are closed by on_stop and need a last uv_run. */
+/* tear_down frees whatever was built. on_stop closes the loop's handles, which needs a last uv_run. */
 static void
 tear_down(daemon_t *d)
 {
@@ -165,7 +164,7 @@ main(int argc, char **argv)
     rc = kvp_conf_parse(&conf, argc, argv, &settings);
     if (rc != KVP_CONF_RUN) goto out;
     kvp_limit_raise_files();
-    d.err = build_loop(&d); /* first: libuv aborts where it finds no descriptor left */
+    d.err = build_loop(&d); /* built first, because libuv aborts if no descriptor is left */
     if (d.err == KVP_OK) d.err = build_node(&d, &settings);
     if (d.err == KVP_OK) d.err = build_http(&d, &settings);
     is_usage = d.err == KVP_INVALID;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The table of options.
- */
+ * The table of kvpool-node's options. */
 #include "node/daemon/opts.h"
 
 static const kvp_opt_t opts[] = {

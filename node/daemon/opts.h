@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvpool-node's options: the table, and the struct of their values. */
+ * The options of kvpool-node: their table, and the struct of their values. */
 #ifndef KVP_NODE_DAEMON_OPTS_H
 #define KVP_NODE_DAEMON_OPTS_H
 
@@ -22,7 +22,7 @@ typedef struct {
     const char *runtime_dir;
     const char *trust_uid;
     uint64_t lanes;
-    int keeper; /* a kvp_keep_mode_t, by the order of the choices */
+    int keeper; /* a kvp_keep_mode_t, as the index of the chosen word */
     uint64_t keeper_hold_ns;
     bool has_populate;
 } kvp_node_opts_t;

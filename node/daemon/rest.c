@@ -7,14 +7,16 @@
 #include <stdio.h>
 #include <string.h>
 
-#define OPEN_MS 2000 /* also what a stop of the daemon may have to wait for */
-#define AGAIN_NS KVP_NS_PER_S /* between attempts to open; requests that waited for a failed attempt get its answer */
+#define OPEN_MS 2000 /* the time limit of opening the client handle, for which a stop of the daemon may have to wait */
+/* the time between attempts to open the handle; requests that waited for a failed attempt get its error */
+#define AGAIN_NS KVP_NS_PER_S
 #define CALL_MS 5000
 #define GRACE_MAX_S 3600
-#define GET_ROUNDS 4 /* an object may be replaced by a larger one in between */
-#define LOCATIONS_NONE UINT32_MAX /* each request asks the master, so it sees other clients' removals */
+#define GET_ROUNDS 4 /* the most rounds of a get: between two rounds a larger object may replace the object */
+/* no location is cached: each request asks the master, and so sees the removals of other clients */
+#define LOCATIONS_NONE UINT32_MAX
 
-/* HTTP statuses of errors; others are 500. */
+/* The HTTP statuses of errors; an error that is not listed is 500. */
 static const int statuses[][2] = {
     {KVPOOL_NOT_FOUND, 404},   {KVPOOL_NODE_LOST, 404}, {KVPOOL_STALE, 404},       {KVPOOL_CORRUPT, 404},
     {KVPOOL_INVALID, 400},     {KVPOOL_BAD_KEY, 400},   {KVPOOL_TOO_LARGE, 413},   {KVPOOL_HELD, 409},
@@ -46,8 +48,8 @@ answer_status(kvp_http_response_t *response, const char *text)
     kvp_jsonw_close(&answer, '}');
 }
 
-/* Returns the handle, which the first request opens. NULL = not available now; the request has its
- * answer. */
+/* Returns the client handle, which the first request opens. NULL = not available now; an error response was
+ * written. */
 static kvpool_t *
 open_pool(kvp_node_rest_t *rest, kvp_http_response_t *response)
 {
@@ -78,7 +80,7 @@ static const kvpool_opts_t call_opts = {.struct_size = sizeof call_opts, .deadli
 static const kvpool_opts_t put_opts = {
     .struct_size = sizeof put_opts, .deadline_ms = CALL_MS, .flags = KVPOOL_REPORT_ALREADY};
 
-/* Returns a non-empty text member of the body; NULL otherwise. Borrowed from body. */
+/* Returns a non-empty text member of the JSON body, borrowed from body; NULL if there is none. */
 static const char *
 text_member(json_object *body, const char *name, size_t *len_out)
 {
@@ -89,11 +91,11 @@ text_member(json_object *body, const char *name, size_t *len_out)
     return *len_out > 0 ? json_object_get_string(value) : NULL;
 }
 
-/* Answers with the key's present value: the sent value of len bytes, or an earlier one. */
+/* Answers a put with the size of the key's present value: the new value of len bytes, or an earlier value. */
 static void
 answer_put(kvp_http_response_t *response, kvpool_t *pool, const char *key, size_t key_len, size_t len, bool is_already)
 {
-    /* The value from before may have been evicted or removed since. */
+    /* The earlier value may have been evicted or removed meanwhile; then the answer has no size. */
     const bool has_size = !is_already || kvpool_size(pool, key, key_len, &len, &call_opts) == KVPOOL_OK;
     kvp_jsonw_t answer = kvp_http_json(response, 200);
 
@@ -134,14 +136,14 @@ put_members(kvp_node_rest_t *rest, json_object *body, kvp_http_response_t *respo
         answer_error(response, err);
 }
 
-/* PUT /api/put {"key": TEXT, "value": TEXT}. The value is stored as UTF-8. A key with a value keeps
- * it. */
+/* Handles PUT /api/put {"key": TEXT, "value": TEXT}. The value is stored as UTF-8. A key that has a value keeps that
+ * value. */
 static void
 on_put(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
     json_object *body;
 
-    /* Parsing needs memory beside the body: a copy, and a growing buffer. */
+    /* Reserves memory: parsing needs a copy of the body and a growing buffer. */
     if (!kvp_http_claim(response, 2 * kvp_http_body(request)->len)) return;
     body = kvp_http_body_json(request, response);
     if (body == NULL) return;
@@ -152,7 +154,7 @@ on_put(void *arg, const kvp_http_request_t *request, kvp_http_response_t *respon
     json_object_put(body);
 }
 
-/* Returns the key at the end of the request's path. NULL = none; the request has its answer. */
+/* Returns the key at the end of the request's path. NULL = there is none; an error response was written. */
 static const char *
 key_of(const kvp_http_request_t *request, kvp_http_response_t *response, size_t *len_out)
 {
@@ -164,7 +166,7 @@ key_of(const kvp_http_request_t *request, kvp_http_response_t *response, size_t 
     return NULL;
 }
 
-/* One round of a call with the deadline deadline_ns. */
+/* Makes one get attempt that ends at deadline_ns. */
 static int
 get_once(kvpool_t *pool, const char *key, size_t key_len, uint64_t deadline_ns, kvp_buf_t *out, size_t *len)
 {
@@ -182,7 +184,7 @@ get_once(kvpool_t *pool, const char *key, size_t key_len, uint64_t deadline_ns, 
     return err;
 }
 
-/* GET /api/get/KEY: the bytes. */
+/* Handles GET /api/get/KEY: answers with the object's bytes. */
 static void
 on_get(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
@@ -211,7 +213,7 @@ on_get(void *arg, const kvp_http_request_t *request, kvp_http_response_t *respon
         answer_error(response, err);
 }
 
-/* GET /api/exist/KEY: {"exists": BOOL} */
+/* Handles GET /api/exist/KEY: answers {"exists": BOOL}. */
 static void
 on_exist(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
@@ -233,7 +235,7 @@ on_exist(void *arg, const kvp_http_request_t *request, kvp_http_response_t *resp
     kvp_jsonw_close(&answer, '}');
 }
 
-/* DELETE /api/remove/KEY */
+/* Handles DELETE /api/remove/KEY. */
 static void
 on_remove(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
@@ -250,7 +252,7 @@ on_remove(void *arg, const kvp_http_request_t *request, kvp_http_response_t *res
         answer_error(response, err);
 }
 
-/* DELETE /api/remove_all: removes every object without a hold. */
+/* Handles DELETE /api/remove_all: removes every object that is not held. */
 static void
 on_remove_all(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
@@ -281,8 +283,8 @@ is_grace(json_object *body)
            json_object_get_int64(grace) <= GRACE_MAX_S;
 }
 
-/* POST /api/unmount_local_disk {"grace_period_seconds": N}: removes the SSD tier. No reader uses
- * the devices afterwards, so there is no grace period to wait for. */
+/* Handles POST /api/unmount_local_disk {"grace_period_seconds": N}: removes the SSD tier. No reader uses the devices
+ * afterwards, so the grace period is not waited for. */
 static void
 on_unmount_local_disk(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
@@ -336,7 +338,7 @@ void
 kvp_node_rest_stop(kvp_node_rest_t *rest)
 {
     if (!rest->has_lock) return;
-    rest->is_stopping = true; /* first of all: no request opens a handle any more */
+    rest->is_stopping = true; /* set first, so that no request opens a handle from here on */
     pthread_mutex_lock(&rest->lock);
     if (rest->pool != NULL) (void)kvpool_close(rest->pool);
     pthread_mutex_unlock(&rest->lock);

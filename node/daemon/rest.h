@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Objects over HTTP, for tools that have nothing else: /api/put, /api/get/KEY, /api/exist/KEY,
- * /api/remove/KEY and /api/remove_all, with the bodies of Mooncake's store service. A client of the
- * pool as any other, in the node's process; the node itself knows nothing of it.
- * /api/unmount_local_disk is about the node's own SSD tier. All but init, stop and fini runs on the
- * server's threads for slow handlers. */
+ * Objects over HTTP, for tools without a client library: /api/put, /api/get/KEY, /api/exist/KEY, /api/remove/KEY and
+ * /api/remove_all, with the bodies of Mooncake's store service. The handlers use an ordinary client of the pool in
+ * the node's process; the node does not depend on them. /api/unmount_local_disk removes the node's own SSD tier. All
+ * functions but init, stop and fini run on the HTTP server's threads for slow handlers. */
 #ifndef KVP_NODE_DAEMON_REST_H
 #define KVP_NODE_DAEMON_REST_H
 
@@ -15,29 +14,31 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define KVP_REST_VALUE_MAX (100u << 20) /* bytes of a value, and of a request's body */
+#define KVP_REST_VALUE_MAX (100u << 20) /* the largest value, and the largest body of a request */
 
 typedef struct {
-    kvp_node_t *node; /* borrowed */
-    const char *masters, *cluster, *host_id, *transports; /* the options', borrowed */
+    kvp_node_t *node; /* the node, borrowed */
+    /* the options of the client handle, borrowed from the program's options */
+    const char *masters, *cluster, *host_id, *transports;
     pthread_mutex_t lock;
-    kvpool_t *pool; /* from the first request on; NULL = not opened. Guarded by lock; stays once open */
-    int open_err; /* of the last try to open it, at tried_ns. Guarded by lock */
+    kvpool_t *pool; /* the client handle, opened by the first request; NULL = not opened. Guarded by lock; stays open */
+    int open_err; /* the result of the last attempt to open the handle, made at tried_ns. Guarded by lock */
     uint64_t tried_ns;
     _Atomic bool is_stopping;
     bool has_lock;
 } kvp_node_rest_t;
 
-/* kvp_node_rest_init adds the routes to http, which is not started yet. It connects to no master:
- * the first request does. NOMEM. */
+/* kvp_node_rest_init adds the routes to http, before http is started. It connects to no master; the first request
+ * does. NOMEM. */
 kvp_err_t kvp_node_rest_init(kvp_node_rest_t *rest, kvp_http_t *http, const kvp_node_opts_t *opts, kvp_node_t *node)
     KVP_MUST_USE;
 
-/* kvp_node_rest_stop ends what handlers wait for; later requests are 503. Before the server's stop,
- * which waits for them. */
+/* kvp_node_rest_stop wakes handlers that wait, and later requests get 503. Call it before the HTTP server's stop,
+ * which waits for the handlers. */
 void kvp_node_rest_stop(kvp_node_rest_t *rest);
 
-/* kvp_node_rest_fini comes after the server's stop. Both are legal on zeroes. */
+/* kvp_node_rest_fini frees the state after the HTTP server's stop. kvp_node_rest_stop and _fini are legal on
+ * zeroes. */
 void kvp_node_rest_fini(kvp_node_rest_t *rest);
 
 #endif

@@ -18,7 +18,7 @@
 
 #define PROGRAM "kvpool-keeper"
 #define AGAIN_MS 5
-#define START_NS KVP_NS_PER_S /* between two starts */
+#define START_NS KVP_NS_PER_S /* the shortest time between two starts of a keeper */
 #define BUSY_MS 20
 
 kvp_err_t
@@ -29,7 +29,7 @@ kvp_keeper_link_init(kvp_keeper_link_t *l, const char *name, uint64_t hold_ms)
 
     *l = (kvp_keeper_link_t){.fd = -1, .hold_ms = hold_ms};
     snprintf(l->name, sizeof l->name, "%s", name);
-    /* Now: the program may be another file by the time a keeper is to be started. */
+    /* The path is read now, because the program may be another file by the time a keeper must be started. */
     n = readlink("/proc/self/exe", l->program, sizeof l->program - sizeof PROGRAM);
     l->program[n < 0 ? 0 : n] = '\0';
     slash = strrchr(l->program, '/');
@@ -44,8 +44,8 @@ kvp_keeper_link_close(kvp_keeper_link_t *l)
     l->fd = -1;
 }
 
-/* make_environment is this process's environment without the variables that hold other programs'
- * options. Owned array of borrowed texts; NULL = no memory. */
+/* make_environment returns this process's environment without variables that set options of other programs. The
+ * caller owns the array but not its texts. NULL = no memory. */
 static char **
 make_environment(void)
 {
@@ -60,7 +60,7 @@ make_environment(void)
     return copy;
 }
 
-/* The process that is started ends once the keeper listens, in the background. */
+/* Starts a keeper. The started process ends once the keeper listens in the background. */
 static kvp_err_t
 start_keeper(kvp_keeper_link_t *l)
 {
@@ -95,7 +95,7 @@ kvp_keeper_link_reap(kvp_keeper_link_t *l)
     return true;
 }
 
-/* start_if_due starts a keeper unless a start is under way, or was a moment ago. */
+/* start_if_due starts a keeper unless a start is under way, or was less than START_NS ago. */
 static kvp_err_t
 start_if_due(kvp_keeper_link_t *l)
 {

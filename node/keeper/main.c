@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvpool-keeper: holds the memory of one node, by the node's name, while the node is killed or
- * replaced. One thread, and only descriptors: the keeper never reads the memory.
+ * kvpool-keeper: holds the memory of one node, known by the node's name, while the node is killed or replaced. It has
+ * one thread and only holds descriptors: the keeper never reads the memory.
  *
  * Design notes.
- * - A node's sent packets are read to the end before its connection counts as closed, so the keeper
- *   knows all that the node sent, however the node ended.
- * - Memory goes to another process only after the end of the node's process (its pidfd): by then
- *   its connections, queue pairs and mappings are closed, and only those of other processes remain. */
+ * - The packets that a node sent are all read before its connection counts as closed, so the keeper knows all that
+ *   the node sent, however the node ended.
+ * - Memory is given to another process only after the end of the node's process (by its pidfd): by then the node's
+ *   connections, queue pairs and mappings are closed, and only those of other processes remain. */
 #include "node/keeper/packet.h"
 #include "node/keeper/table.h"
 
@@ -33,8 +33,8 @@
 #include <unistd.h>
 
 #define HELLO_MS 1000
-#define SEND_MS 5000 /* to a node that does not read */
-#define END_MS 30000 /* for a keeper to give much memory back */
+#define SEND_MS 5000 /* the time limit of sending to a node that does not read */
+#define END_MS 30000 /* the time limit for a keeper to free much memory at its end */
 #define LOOK_MS 5000
 #define BACKLOG 16
 
@@ -86,13 +86,13 @@ typedef struct {
     struct sockaddr_un at;
     ino_t socket_inode;
     int lock_fd, listen_fd;
-    int conn_fd; /* of the node; -1 = ended, or none so far */
-    int node_pidfd; /* -1 = none */
+    int conn_fd; /* the connection of the node; -1 = closed, or no node so far */
+    int node_pidfd; /* the pidfd of the node's process; -1 = none */
     int node_pid;
-    uint64_t hold_ns; /* as requested by the last node */
-    uint64_t since_ns; /* the node has been absent since then */
+    uint64_t hold_ns; /* how long to hold the memory, as requested by the last node */
+    uint64_t since_ns; /* the time since which there is no node */
     kvp_keeper_table_t table;
-    int table_pid; /* the process that has or last had the table's memory, too */
+    int table_pid; /* the process that has, or last had, the memory of the table */
     bool is_done;
 } keeper_t;
 
@@ -105,7 +105,7 @@ on_signal(int sig)
     is_told_to_stop = 1;
 }
 
-/* ---- giving memory back */
+/* ---- freeing memory */
 static void *
 clear_main(void *arg)
 {
@@ -116,8 +116,8 @@ clear_main(void *arg)
     return NULL;
 }
 
-/* free_memory: no process uses it. Freeing much memory takes long, and a node may wait for the
- * keeper. */
+/* free_memory frees the memory that no process uses, in a thread, because freeing much memory takes long and a node
+ * may be waiting for the keeper. */
 static void
 free_memory(keeper_t *k)
 {
@@ -193,20 +193,19 @@ node_lost(keeper_t *k)
     if (!kvp_keeper_table_is_whole(&k->table)) kvp_keeper_table_clear(&k->table, false);
 }
 
-/* A node that sent Hello gets all state, or the keeper gets all state from the node. */
+/* Serves a node that sent HELLO: either sends the node all state, or receives all state from the node. */
 static void
 serve_node(keeper_t *k, const kvp_keeper_msg_t *hello, int fd, int pidfd, int pid)
 {
     kvp_err_t err;
 
-    close_fd(&k->conn_fd); /* the node's previous connection */
+    close_fd(&k->conn_fd); /* closes the previous connection of the same node */
     close_fd(&k->node_pidfd);
     k->conn_fd = fd;
     k->node_pidfd = pidfd;
     k->node_pid = pid;
     k->hold_ns = hello->hold_ms * KVP_NS_PER_MS;
-    /* Memory that the same process still has is not freed: the process may be here to hand it over
-     * again. */
+    /* Memory that the same process still uses is not freed, because the process may hand it over again. */
     if (hello->is_new && pid == k->table_pid) kvp_keeper_table_clear(&k->table, false);
     if (hello->is_new) free_memory(k);
     k->table_pid = pid;
@@ -216,8 +215,8 @@ serve_node(keeper_t *k, const kvp_keeper_msg_t *hello, int fd, int pidfd, int pi
     if (err != KVP_OK) close_fd(&k->conn_fd);
 }
 
-/* The process was killed, and only threads of its SSD tier are left, in a device that hangs: they
- * store nothing into the memory. */
+/* Returns whether the process was killed and only threads of its SSD tier are left, in a device that hangs. Such
+ * threads store nothing into the memory. */
 static bool
 is_held_by_device(int pid)
 {
@@ -236,7 +235,7 @@ is_held_by_device(int pid)
         if (tid <= 0) continue;
         snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, tid);
         f = fopen(path, "re");
-        if (f == NULL) continue; /* it has ended */
+        if (f == NULL) continue; /* the thread has ended since the directory was read */
         if (fscanf(f, "%*d (%31[^)]) %c", name, &state) != 2) state = ' ';
         fclose(f);
         is_held = tid == pid ? state == 'Z'
@@ -260,8 +259,8 @@ on_hello(keeper_t *k, const kvp_keeper_msg_t *hello, int fd, int pidfd)
     bool is_same;
 
     if (err == KVP_OK && strcmp(hello->name, k->settings->name) != 0) err = KVP_INVALID;
-    /* A new node waits for the end of a killed process, whose sent packets are read first. A live
-     * node may connect again. */
+    /* A new node waits for the end of a killed node process, whose packets are read first. A live node may connect
+     * again. */
     is_same = pid == k->node_pid && (hello->is_new || k->conn_fd < 0);
     if (err == KVP_OK && !is_same && (has_node(k) || k->conn_fd >= 0)) err = KVP_BUSY;
     if (err == KVP_OK) {
@@ -273,7 +272,7 @@ on_hello(keeper_t *k, const kvp_keeper_msg_t *hello, int fd, int pidfd)
     close(fd);
 }
 
-/* A tool asks the keeper to end. The connection closes after all memory is freed. */
+/* Handles END from a tool: the keeper ends. The connection closes only after all memory was freed. */
 static void
 on_end(keeper_t *k, const kvp_keeper_msg_t *msg, int fd)
 {
@@ -284,7 +283,7 @@ on_end(keeper_t *k, const kvp_keeper_msg_t *msg, int fd)
     if (!k->is_done) close(fd);
 }
 
-/* Another node lacks memory and asks for this keeper's state. */
+/* Handles ASK: another node lacks memory and asks for this keeper's state. */
 static void
 on_ask(const keeper_t *k, int fd)
 {
@@ -327,7 +326,7 @@ on_connect(keeper_t *k)
     close(fd);
 }
 
-/* obey takes fds. */
+/* obey_node carries out a message of the node, and takes fds. */
 static kvp_err_t
 obey_node(keeper_t *k, const kvp_keeper_msg_t *msg, const int *fds)
 {
@@ -342,7 +341,7 @@ obey_node(keeper_t *k, const kvp_keeper_msg_t *msg, const int *fds)
     case KVP_KEEPER_DROP:
     case KVP_KEEPER_END:
         if (msg->is_new) free_memory(k);
-        kvp_keeper_table_clear(&k->table, false); /* the node itself gives the pages back */
+        kvp_keeper_table_clear(&k->table, false); /* the pages are left, because the node itself frees them */
         k->is_done = msg->kind == KVP_KEEPER_END;
         return KVP_OK;
     default:
@@ -352,7 +351,8 @@ obey_node(keeper_t *k, const kvp_keeper_msg_t *msg, const int *fds)
     }
 }
 
-/* Without what could not be taken, what is here must not be adopted: the node closes, too, and hands all over again. */
+/* Handles a message of the node. If it cannot be carried out, the memory must not be adopted without its content: the
+ * keeper drops its state and closes the connection, and the node hands over everything again. */
 static void
 on_message(keeper_t *k)
 {
@@ -374,8 +374,8 @@ on_message(keeper_t *k)
 }
 
 /* ---- the loop */
-/* Frees memory after its hold time, and ends a keeper that has no memory or that no node can find
- * any more. */
+/* Frees memory after its hold time. Ends a keeper that has no memory for long enough, or whose socket no node can
+ * find any more. */
 static void
 look_around(keeper_t *k)
 {
@@ -418,14 +418,15 @@ run_loop(keeper_t *k, const sigset_t *open)
                                 {.fd = k->conn_fd >= 0 ? -1 : k->node_pidfd, .events = POLLIN}};
 
         if (ppoll(fds, KVP_ARRAY_LEN(fds), ms < 0 ? NULL : &wait, open) < 0) continue;
-        if (fds[1].revents != 0) on_message(k); /* before anybody else is let in */
+        if (fds[1].revents != 0) on_message(k); /* the node's packets are handled before another process is accepted */
         look_around(k);
         if (fds[0].revents != 0 && fds[1].revents == 0 && !k->is_done) on_connect(k);
     }
 }
 
-/* ---- beginning and end */
-/* One keeper a name: the lock is held for the process's life. */
+/* ---- start and end */
+/* Takes the lock of the name, so that each name has one keeper, and listens. The lock is held until the process
+ * ends. */
 static kvp_err_t
 listen_alone(keeper_t *k)
 {
@@ -451,7 +452,8 @@ listen_alone(keeper_t *k)
     return KVP_SYS;
 }
 
-/* detach goes on in a child that no terminal, pipe or parent ends. False in the parent. */
+/* detach_process continues in a child that does not end with the terminal, pipe or parent. Returns false in the
+ * parent. */
 static bool
 detach_process(void)
 {
@@ -480,7 +482,8 @@ keep_memory(const settings_t *settings)
                   .table_pid = -1};
     sigset_t stops, open;
 
-    /* What the node's parent gave the node is not ours: a lock would outlive both. */
+    /* Descriptors inherited through the node are closed: for example, an inherited file lock would outlive its
+     * owner. */
     if (close_range(STDERR_FILENO + 1, ~0u, 0) != 0) kvp_log_debug("keeper", "cannot close what was inherited: %m");
     if (listen_alone(&k) != KVP_OK) return 1;
     if (settings->is_detached && !detach_process()) return 0;
@@ -496,12 +499,13 @@ keep_memory(const settings_t *settings)
     if (!settings->is_detached && printf("ready unix=%s\n", k.at.sun_path) > 0) fflush(stdout);
     run_loop(&k, &open);
     unlink(k.at.sun_path);
-    /* A live node still has its memory, and gives it to the next keeper. */
+    /* The pages are kept if a node is alive, because the live node uses its memory and hands it to the next
+     * keeper. */
     kvp_keeper_table_clear(&k.table, k.conn_fd < 0 && !has_node(&k));
     return 0;
 }
 
-/* end_other returns an exit code: 0 also where there was none. */
+/* end_other ends the keeper of a name. Returns an exit code: 0 also if no keeper runs. */
 static int
 end_other(const settings_t *settings)
 {

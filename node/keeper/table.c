@@ -92,8 +92,8 @@ kvp_keeper_table_bytes(const kvp_keeper_table_t *t)
     return bytes;
 }
 
-/* Descriptors come before payload in the order of the files: a reader with mappings finds no SEALED
- * word of removed payload. */
+/* Frees the pages of a memory file. The files with descriptors come before the payload files, so a reader with
+ * mappings finds no SEALED word of freed payload. */
 static void
 punch_out(int fd)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A keeper's state: the memory files of one segment in their order, and the processes that may
- * store there. Owns the descriptors. Not thread-safe. */
+ * The state of a keeper: the memory files of one segment in their order, and the processes that may store to them.
+ * Owns the descriptors. Not thread-safe. */
 #ifndef KVP_NODE_KEEPER_TABLE_H
 #define KVP_NODE_KEEPER_TABLE_H
 
@@ -12,35 +12,34 @@ typedef struct {
     int pidfd;
 } kvp_keeper_writer_t;
 
-/* The zero value is empty. */
+/* The zero value is an empty table. */
 typedef struct {
     int *files;
-    uint32_t files_n; /* of total, which is 0 where there are none */
+    uint32_t files_n; /* the number of files received so far, of total; total is 0 if there are none */
     uint32_t total;
     kvp_keeper_writer_t *writers;
     uint32_t writers_n;
     size_t writers_cap;
 } kvp_keeper_table_t;
 
-/* kvp_keeper_table_files adds descriptors, and takes them in every case: INVALID (not the next ones
- * in order), NOMEM. */
+/* kvp_keeper_table_files adds the descriptors of a FILES message, and takes them in every case: INVALID (not the next
+ * files in order), NOMEM. */
 kvp_err_t kvp_keeper_table_files(kvp_keeper_table_t *t, const kvp_keeper_msg_t *msg, const int *fds) KVP_MUST_USE;
 
-/* kvp_keeper_table_writer adds a writer, and takes pidfd in every case; an existing entry stays:
- * LIMIT, NOMEM. kvp_keeper_table_over removes the incarnation of the process, or with 0 the whole
- * process. */
+/* kvp_keeper_table_writer adds a writer unless it is listed, and takes pidfd in every case: LIMIT, NOMEM.
+ * kvp_keeper_table_over removes the incarnation of the process, or all of the process if incarnation is 0. */
 kvp_err_t kvp_keeper_table_writer(kvp_keeper_table_t *t, uint64_t process, uint64_t incarnation, int pidfd)
     KVP_MUST_USE;
 void kvp_keeper_table_over(kvp_keeper_table_t *t, uint64_t process, uint64_t incarnation);
 
-/* kvp_keeper_table_is_whole: all files of a segment are there. */
+/* kvp_keeper_table_is_whole returns whether all files of a segment were received. */
 bool kvp_keeper_table_is_whole(const kvp_keeper_table_t *t);
 
-/* kvp_keeper_table_bytes is how much memory the files take: pages that were never touched take none. */
+/* kvp_keeper_table_bytes returns how much memory the files use; pages that were never touched use none. */
 uint64_t kvp_keeper_table_bytes(const kvp_keeper_table_t *t);
 
-/* kvp_keeper_table_clear empties the table. is_last: this process also frees the pages, even if
- * other processes still map them, which takes long for much memory. */
+/* kvp_keeper_table_clear empties the table. is_last: also frees the pages of the files, even if other processes still
+ * map them, which takes long for much memory. */
 void kvp_keeper_table_clear(kvp_keeper_table_t *t, bool is_last);
 
 #endif

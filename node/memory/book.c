@@ -21,15 +21,15 @@ typedef struct {
     uint64_t epoch;
     uint64_t size_bytes;
     uint64_t chunk_bytes;
-    uint64_t check; /* of the bytes before it */
+    uint64_t check; /* the checksum of the head's fields before this one */
     _Atomic uint64_t is_whole;
 } head_t;
 
-/* One of two; the greater number is valid. */
+/* The head of one of the two copies of the state; the valid copy with the higher number counts. */
 typedef struct {
     uint64_t number;
     uint64_t len;
-    uint64_t check; /* of the two fields before it, and the bytes that follow */
+    uint64_t check; /* the checksum of the two fields before it and of the bytes that follow */
 } copy_t;
 
 _Static_assert(sizeof(head_t) == 96 && sizeof(copy_t) == 24, "a book is wire format");
@@ -40,7 +40,7 @@ head_of(const kvp_node_book_t *book)
     return book->mem.addr;
 }
 
-/* How many bytes a copy has, with its head. */
+/* Returns the size of one copy of the state with its head. */
 static uint64_t
 copy_bytes(uint32_t chunk_n)
 {

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A thread chooses a chunk under the lock and registers it without the lock. It publishes the
- *   result by the store to mrs_err, with release, and does not touch it again before the threads
- *   are joined.
- * - A chunk that cannot be registered is refused for good, alone. The other chunks are still tried:
- *   a short resource (locked memory) may suffice for a shorter chunk, and a refusal is quick.
- * - A registration cannot be interrupted, so stop waits for the current ones.
- * - Of a writer's keys only failures are recorded here. The transport knows which keys exist, and
- *   makes them void with the fence, at any time. */
+ * - A thread chooses a chunk under the lock and registers the chunk without the lock. It publishes the result by
+ *   storing mrs_err with release order, and does not touch the chunk again before the threads are joined.
+ * - A chunk that cannot be registered is refused for good. The other chunks are still tried: a scarce resource
+ *   (locked memory) may suffice for a smaller chunk, and a refusal is quick.
+ * - A registration cannot be interrupted, so stop waits for registrations under way.
+ * - Only failures of making write keys are recorded here. The transport knows which keys exist, and voids them with
+ *   the fence, at any time. */
 #include "node/memory/pin.h"
 
 #include "common/clock.h"
@@ -19,8 +18,9 @@
 #include <unistd.h>
 
 #define CPUS_A_THREAD 2
-#define CHECK_BYTES (16ull << 20) /* more than systems commonly let a process lock where they set a limit */
-#define NICE 10 /* behind what serves */
+/* the tested part is larger than the memory that systems commonly let a process lock */
+#define CHECK_BYTES (16ull << 20)
+#define NICE 10 /* a lower priority than the threads that serve */
 
 enum {
     WAITS,
@@ -65,7 +65,7 @@ say_refused(kvp_node_pin_t *p, const kvp_tp_t *tp, uint32_t chunk, kvp_err_t err
         missed);
 }
 
-/* Returns false if some transport refuses the chunk. */
+/* Registers a chunk with all slow transports. Returns false if a transport refuses the chunk. */
 static bool
 register_with_all(kvp_node_pin_t *p, uint32_t chunk)
 {
@@ -83,7 +83,7 @@ register_with_all(kvp_node_pin_t *p, uint32_t chunk)
     return is_ok;
 }
 
-/* ---- keys of writers. All with the lock held, but for make_grant. */
+/* ---- keys of writers. The lock is held, except in make_grant. */
 static kvp_node_grant_t *
 grant_find(kvp_node_pin_t *p, const kvp_node_grant_t *like)
 {
@@ -109,8 +109,8 @@ grant_in_state(kvp_node_pin_t *p, uint32_t state)
     return NULL;
 }
 
-/* If all places of the client, or of all clients, are in use, drops an entry that no client has
- * asked for again. */
+/* Adds a pending grant. If all places of the client, or of all clients, are in use, a failed grant that no client has
+ * asked for again is dropped; without such a grant nothing is added. */
 static void
 grant_add(kvp_node_pin_t *p, const kvp_node_grant_t *g)
 {
@@ -144,7 +144,8 @@ make_grant(kvp_node_pin_t *p, const kvp_node_grant_t *g)
     return err == KVP_OK ? ops->mr_grant(c->meta_mrs[g->tp], g->incarnation) : err;
 }
 
-/* Called and left with the lock held; releases it in between. A fenced client does not ask again. */
+/* Makes the keys of a pending grant. Called and left with the lock held, which is released in between. The grant of a
+ * fenced client is dropped, because the client does not ask again. */
 static void
 run_grant(kvp_node_pin_t *p, kvp_node_grant_t *taken)
 {
@@ -161,12 +162,12 @@ run_grant(kvp_node_pin_t *p, kvp_node_grant_t *taken)
     now->err = err;
     has_left = now->has_left;
     if (err == KVP_OK || err == KVP_FENCED || has_left) grant_forget(p, now);
-    if (has_left)
-        p->tps[g.tp]->ops->peer_left(p->tps[g.tp], g.incarnation); /* with the lock: it does not come meanwhile */
+    if (has_left) /* called under the lock, so that the client cannot return meanwhile */
+        p->tps[g.tp]->ops->peer_left(p->tps[g.tp], g.incarnation);
 }
 
-/* ---- the threads. All with the lock held. */
-/* Both give a chunk; chunk_n = there is none. */
+/* ---- the threads. The lock is held. */
+/* take_wanted and take_rest return the next chunk to register; chunk_n = there is none. */
 static uint32_t
 take_wanted(kvp_node_pin_t *p)
 {
@@ -199,7 +200,7 @@ note_chunk(kvp_node_pin_t *p, uint32_t chunk, bool is_ok)
                  (unsigned long long)((kvp_now_ns() - p->began_ns) / KVP_NS_PER_MS), p->threads_n);
 }
 
-/* Called and left with the lock held, and without it in between. */
+/* Registers a chunk. Called and left with the lock held, which is released in between. */
 static void
 run_chunk(kvp_node_pin_t *p, uint32_t chunk)
 {
@@ -211,7 +212,7 @@ run_chunk(kvp_node_pin_t *p, uint32_t chunk)
     note_chunk(p, chunk, is_ok);
 }
 
-/* Returns false if there is no work. */
+/* Does the next piece of work. Returns false if there is none. */
 static bool
 run_next(kvp_node_pin_t *p)
 {
@@ -234,7 +235,7 @@ pin_main(void *arg)
 {
     kvp_node_pin_t *p = arg;
 
-    /* On Linux the priority is this thread's alone. */
+    /* On Linux this sets the priority of this thread only. */
     if (setpriority(PRIO_PROCESS, (id_t)gettid(), NICE) != 0) kvp_log_debug("node", "registering at full priority: %m");
     pthread_mutex_lock(&p->lock);
     while (!p->is_stopping)
@@ -243,11 +244,11 @@ pin_main(void *arg)
     return NULL;
 }
 
-/* ---- from outside */
+/* ---- calls of the control thread */
 kvp_err_t
 kvp_node_pin_check(kvp_tp_t *tp, const kvp_node_mem_t *mem)
 {
-    const kvp_node_chunk_t *c = &mem->chunks[0]; /* none is longer */
+    const kvp_node_chunk_t *c = &mem->chunks[0]; /* the first chunk, because no chunk is longer */
     uint64_t longest = kvp_max_u64(c->payload.len, c->meta.len);
     kvp_mem_t part = c->payload;
     kvp_mr_t *mr;
@@ -274,13 +275,13 @@ start_threads(kvp_node_pin_t *p)
     uint32_t n = kvp_node_pin_threads(sysconf(_SC_NPROCESSORS_ONLN), p->mem->chunk_n);
     kvp_err_t err = KVP_OK;
 
-    pthread_mutex_lock(&p->lock); /* threads_n is theirs to read */
+    pthread_mutex_lock(&p->lock); /* the new threads read threads_n under the lock */
     while (p->threads_n < n && err == KVP_OK) {
         err = kvp_thread_start(&p->threads[p->threads_n], "kvp-pin", pin_main, p);
         if (err == KVP_OK) p->threads_n++;
     }
     pthread_mutex_unlock(&p->lock);
-    return p->threads_n > 0 ? KVP_OK : err; /* one thread suffices, slowly */
+    return p->threads_n > 0 ? KVP_OK : err; /* one thread suffices, but is slower */
 }
 
 kvp_err_t

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Making and unmaking a segment's memory. PROTOCOL "Segments".
- */
+ * Creating, adopting and destroying a segment's memory. PROTOCOL "Segments". */
 #include "node/memory/segment.h"
 
 #include "transport/shm/mapping.h"
@@ -15,19 +14,18 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- populating */
+/* ---- populating memory in advance */
 /* Design notes.
- * - Only the populator destroys a segment's memory while the node runs, so it may work on the
- *   memory without the lock that guards the pointer.
- * - The populator has normal priority. In a step the kernel holds locks for it, of a page and of
- *   the process's whole address space. On busy processors a thread of the lowest priority would
- *   keep these locks until it is scheduled, and block every thread that maps memory: seconds, in an
- *   engine that embeds this node. Instead the populator rests after each step for as long as the
- *   step took, which grows with the load. */
+ * - Only the populate thread destroys a segment's memory while the node runs, so it may work on the memory without
+ *   the lock that guards the pointer.
+ * - The populate thread has normal priority. During a step the kernel holds locks of a page and of the process's
+ *   whole address space. On busy processors a thread of the lowest priority would hold these locks until it is
+ *   scheduled, and block every thread that maps memory, for seconds, in an engine that embeds this node. Instead the
+ *   thread rests after each step for as long as the step took, which grows with the load. */
 
 #define STEP_BYTES (4u << 20)
 
-/* Where the work stands: a chunk's payload from `at` on. */
+/* The progress of populating: the payload of `chunk` from `at` on is next. */
 typedef struct {
     const kvp_node_mem_t *mem;
     uint32_t chunk;
@@ -36,7 +34,7 @@ typedef struct {
     bool is_done;
 } cursor_t;
 
-/* The whole huge pages of a step. Where it cannot be, no matter: small ones follow. */
+/* Populates the whole huge pages of a step. If this fails, the caller populates small pages. */
 static void
 populate_huge(cursor_t *cur, uint8_t *addr, uint64_t n)
 {
@@ -45,7 +43,7 @@ populate_huge(cursor_t *cur, uint8_t *addr, uint64_t n)
     if (cur->has_no_huge) kvp_log_info("node", "shared memory has no huge pages here: %m");
 }
 
-/* populate_step returns the number of populated bytes. */
+/* populate_step populates the next step and returns the number of populated bytes. */
 static uint64_t
 populate_step(cursor_t *cur)
 {
@@ -55,7 +53,7 @@ populate_step(cursor_t *cur)
 
     populate_huge(cur, addr, n);
     if (!kvp_touch_ahead(addr, n, true) && errno != EAGAIN && errno != EINTR) {
-        /* An old kernel, or a limit: pages then come as they are first used. */
+        /* The kernel is old, or a limit is reached: pages are then populated at their first use. */
         kvp_log_warn("node", "no more memory is populated ahead chunk %u: %m", cur->chunk);
         cur->is_done = true;
         return 0;
@@ -67,7 +65,7 @@ populate_step(cursor_t *cur)
     return n;
 }
 
-/* next_old takes one segment to destroy, or NULL. Called with the lock held. */
+/* next_old removes one segment to destroy from the list, and returns it or NULL. Called with the lock held. */
 static kvp_node_mem_t *
 next_old(kvp_node_populate_t *p)
 {
@@ -109,7 +107,7 @@ populate_main(void *arg)
         }
         pthread_mutex_lock(&p->lock);
         if (old != NULL && old == cur.mem)
-            cur = (cursor_t){.is_done = true}; /* its address may come again */
+            cur = (cursor_t){.is_done = true}; /* the struct of new memory may get the same address */
         else if (cur.mem == p->mem)
             p->populated_bytes += n;
     }
@@ -167,7 +165,7 @@ kvp_node_populate_begin(kvp_node_populate_t *p, kvp_node_mem_t *mem)
 void
 kvp_node_populate_end(kvp_node_populate_t *p)
 {
-    /* Its descriptors go at once: the memory that comes next takes as many, and a process may have few. */
+    /* The descriptors are closed at once: the next memory needs as many, and a process may have few. */
     for (uint32_t i = 0; i < p->mem->chunk_n; i++) {
         close_fd(&p->mem->chunks[i].payload);
         close_fd(&p->mem->chunks[i].meta);
@@ -236,7 +234,7 @@ make_chunk(kvp_node_mem_t *mem, uint32_t index)
     return true;
 }
 
-/* Memory without any files. NULL: no memory. */
+/* Allocates the struct for a segment without files. NULL: no memory. */
 static kvp_node_mem_t *
 mem_alloc(const kvp_node_mem_conf_t *conf)
 {
@@ -277,7 +275,8 @@ fail:
     return err;
 }
 
-/* Clients with write access may store there, so it is checked like a stranger's input. */
+/* Checks a superblock like untrusted input, because clients with write access may have changed it. Returns NULL, or a
+ * text about the error. */
 static const char *
 check_superblock(const kvp_node_mem_t *mem, uint32_t index, kvp_err_t *err_out)
 {
@@ -299,7 +298,7 @@ check_superblock(const kvp_node_mem_t *mem, uint32_t index, kvp_err_t *err_out)
     return NULL;
 }
 
-/* adopt_chunk takes both descriptors. */
+/* adopt_chunk maps the two files of a chunk, and takes both descriptors. Returns NULL, or a text about the error. */
 static const char *
 adopt_chunk(kvp_node_mem_t *mem, uint32_t index, const int *fds, kvp_err_t *err_out)
 {
@@ -347,7 +346,7 @@ kvp_node_mem_destroy(kvp_node_mem_t *mem)
     void (*end)(kvp_mem_t *) = mem != NULL && mem->is_kept ? kvp_memfile_leave : kvp_memfile_drop;
 
     if (mem == NULL) return;
-    /* All descriptors first: a reader with a mapping finds no SEALED word of removed payload. */
+    /* All metadata files come first, so that a reader with a mapping finds no SEALED word of freed payload. */
     for (uint32_t i = 0; mem->chunks != NULL && i < mem->chunk_n; i++)
         end(&mem->chunks[i].meta);
     for (uint32_t i = 0; mem->chunks != NULL && i < mem->chunk_n; i++)
@@ -384,8 +383,8 @@ word_fence(void *arg)
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
-/* Pages of the metadata that were never stored to are holes of its file: asking for them costs no
- * memory, as loading from them would. */
+/* Returns the number of slots up to the last slot ever written. Pages of the metadata that were never stored to are
+ * holes of the file: SEEK_DATA finds them without using memory, which loading from them would. */
 static uint32_t
 slots_limit(void *arg, uint32_t chunk)
 {
@@ -398,7 +397,7 @@ slots_limit(void *arg, uint32_t chunk)
         if (end < 0) return c->geo.slots_max;
         at = lseek(c->meta.fd, end, SEEK_DATA);
     }
-    if (at < 0 && errno != ENXIO) return c->geo.slots_max; /* a file system without SEEK_DATA: scan all */
+    if (at < 0 && errno != ENXIO) return c->geo.slots_max; /* the file system has no SEEK_DATA: scan all slots */
     if (end <= (off_t)KVP_SB_BYTES) return 0;
     return (uint32_t)kvp_min_u64(((uint64_t)end - KVP_SB_BYTES) / KVP_DESC_BYTES, c->geo.slots_max);
 }
@@ -409,7 +408,7 @@ read_desc(void *arg, uint32_t chunk, uint32_t slot, kvp_desc_t *desc_out, uint8_
     kvp_node_mem_t *const *mem = arg;
     const kvp_node_chunk_t *c = &(*mem)->chunks[chunk];
     const uint8_t *meta = c->meta.addr;
-    kvp_desc_t copy; /* copy first: the checked bytes must not change after the check */
+    kvp_desc_t copy; /* copied first, because the checked bytes must not change after the check */
 
     memcpy(&copy, meta + kvp_desc_off(slot), sizeof copy);
     if (kvp_desc_verify(&copy, sizeof copy, &c->geo, c->payload.len, desc_out) != KVP_OK) return false;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Serving transports and lanes.
- */
+ * The transports that serve a node's memory, and their lanes. */
 #include "node/memory/tps.h"
 
 #include "common/clock.h"
@@ -35,7 +34,7 @@ lane_main(void *arg)
 static kvp_err_t
 start_lanes(kvp_node_tps_t *t, kvp_tp_t *tp, uint32_t lanes)
 {
-    /* A turn without waiting shows whether the transport serves at all. */
+    /* A turn without waiting shows whether the transport has a serving side. */
     if (tp->ops->serve(tp, 0, 0) == KVP_NOTSUP) return KVP_OK;
     for (uint32_t i = 0; i < lanes; i++) {
         kvp_node_lane_t *l = &t->lanes[t->lanes_n];
@@ -89,7 +88,7 @@ listen_by_itself(kvp_tp_t *tp, const kvp_hostport_t *at)
     return (tp->ops->caps & KVP_TP_OWN_PORT) == 0 ? KVP_OK : tp->ops->listen(tp, at, &bound);
 }
 
-/* Adds an instance: memory registered if that is quick, port open, no serving thread yet. */
+/* Adds an instance: registers the memory if that is quick, and opens the port. No thread serves it yet. */
 static kvp_err_t
 add_tp(kvp_node_tps_t *t, const kvp_transport_ops_t *ops, const kvp_tp_conf_t *conf, const kvp_hostport_t *listen_at)
 {
@@ -122,7 +121,7 @@ kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, siz
         bool has_port = (ops[i]->caps & KVP_TP_OWN_PORT) != 0, is_optional = has_port && (needed & 1u << i) == 0;
         char why[WHY_MAX] = "";
 
-        /* A transport that cannot serve costs one log line, with the transport's own advice. */
+        /* The log lines of a failed transport are collected into one line, with the transport's own advice. */
         if (has_port) kvp_log_divert(why, sizeof why);
         err = add_tp(t, ops[i], &conf, listen_at);
         if (has_port) kvp_log_divert(NULL, 0);
@@ -148,7 +147,7 @@ void
 kvp_node_tps_stop(kvp_node_tps_t *t)
 {
     kvp_node_pin_stop(&t->pin);
-    /* Lanes still run while memory is taken away: a connection that is at it is ended by its lane. */
+    /* The lanes still run while memory is deregistered, because a lane must end a connection that uses the memory. */
     for (size_t i = 0; i < t->tps_n; i++)
         unregister_mem(t, i);
     atomic_store(&t->is_stopping, true);

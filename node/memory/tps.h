@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The serving side of the node's transports: instances, their lane threads, and the segment's
- * registration with each. Created for one pool, and created again for another one. Control thread
- * only, except for the lanes' own work. */
+ * The serving side of the node's transports: instances, their lane threads, and the segment's registration with each
+ * transport. Created for one pool, and created again for another pool. Used by the control thread only, except for
+ * the work of the lanes. */
 #ifndef KVP_NODE_MEMORY_TPS_H
 #define KVP_NODE_MEMORY_TPS_H
 
@@ -10,7 +10,7 @@
 #include "net/wake.h"
 
 #define KVP_NODE_LANES_MAX 8u
-#define KVP_NODE_TPS_TEXT_MAX 64u /* of their names */
+#define KVP_NODE_TPS_TEXT_MAX 64u /* the size of a text with the names of all transports */
 
 typedef struct {
     pthread_t thread;
@@ -23,36 +23,35 @@ typedef struct {
     kvp_tp_t *tps[KVP_NODE_TPS_MAX];
     size_t tps_n;
     kvp_node_lane_t lanes[KVP_NODE_TPS_MAX * KVP_NODE_LANES_MAX];
-    size_t lanes_n; /* running */
+    size_t lanes_n; /* the number of lanes whose thread runs */
     _Atomic bool is_stopping;
-    kvp_node_mem_t *mem; /* registered, or in registration; borrowed */
+    kvp_node_mem_t *mem; /* the memory that is registered or being registered; borrowed */
     kvp_node_pin_t pin;
 } kvp_node_tps_t;
 
-/* kvp_node_tps_start creates instances, registers mem (in the background if that is slow: a chunk's
- * mrs_err has the result), and starts the lanes of transports with a serving side; a transport with
- * a port of its own listens at the node's address. On an error everything is undone. mem is
- * borrowed until kvp_node_tps_stop, which ends all data connections; legal on a zeroed or stopped
- * value. A transport with a port of its own that cannot serve here is left out with a warning,
- * unless its bit in needed is set. */
+/* kvp_node_tps_start creates an instance of each transport, registers mem (in the background if that is slow: mrs_err
+ * of a chunk has the result), and starts the lanes of transports with a serving side. A transport with a port of its
+ * own listens at the node's address. On an error everything is undone. mem is borrowed until kvp_node_tps_stop, which
+ * ends all data connections; stop is legal on a zeroed or stopped value. A transport with a port of its own that
+ * cannot serve here is left out with a log line, unless its bit in `needed` is set. */
 kvp_err_t kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, size_t n, uint32_t needed,
                              uint32_t lanes, const kvp_hostport_t *at, kvp_node_mem_t *mem) KVP_MUST_USE;
 void kvp_node_tps_stop(kvp_node_tps_t *t);
 
-/* kvp_node_tps_names lists the serving transports, separated by commas. */
+/* kvp_node_tps_names lists the names of the serving transports, separated by commas. */
 void kvp_node_tps_names(const kvp_node_tps_t *t, char names[KVP_NODE_TPS_TEXT_MAX]);
-/* kvp_node_tps_find returns the index of a serving transport, or -1. */
+/* kvp_node_tps_find returns the index of the serving transport with this name, or -1. */
 int kvp_node_tps_find(const kvp_node_tps_t *t, const char *name);
 
-/* kvp_node_tps_quiesce and _fence call every transport and give one part of the gather to each. A
- * transport that shares memory with processes is not asked to fence: its stores end with the
- * process, and the core knows of that. */
+/* kvp_node_tps_quiesce and kvp_node_tps_fence call every transport, and each transport reports its end to the gather.
+ * A transport that shares memory with processes is not asked to fence: its stores end with the process, and the core
+ * watches the process. */
 void kvp_node_tps_quiesce(kvp_node_tps_t *t, kvp_gather_t *g);
 void kvp_node_tps_fence(kvp_node_tps_t *t, kvp_idrange_t dead, uint64_t live_min, kvp_gather_t *g);
-/* kvp_node_tps_cut ends the connections over which what that writer has sent could land after a quiesce. */
+/* kvp_node_tps_cut ends the connections on which bytes sent by this writer could land after a quiesce. */
 void kvp_node_tps_cut(kvp_node_tps_t *t, uint64_t incarnation);
-/* kvp_node_tps_came lets a client in that attached. kvp_node_tps_left ends its connections, and
- * gives back what is kept for a client that has no attachment any more. */
+/* kvp_node_tps_came lets the transports accept a client that attached. kvp_node_tps_left ends the connections of a
+ * client without attachments, and frees its registrations. */
 void kvp_node_tps_came(kvp_node_tps_t *t, uint64_t incarnation);
 void kvp_node_tps_left(kvp_node_tps_t *t, uint64_t incarnation);
 

@@ -2,19 +2,17 @@
  * The log's end: buffers, the open page, and the order of writes.
  *
  * Design notes.
- * - Several buffers are written at once, but a record is durable only when its buffer and all
- *   earlier ones are. A buffer is written only after the headers of all pages that it reaches into
- *   are on the device.
- * - A record lies whole in one buffer. A record longer than a buffer gets a buffer of its own
- *   length.
- * - A page is turned when a record ends after the page's end, or would cross the ring's end: then
- *   the previous page's table comes first in the new page. */
+ * - Several buffers are written at once, but a record is durable only when its buffer and all earlier buffers are. A
+ *   buffer is written only after the headers of all pages that it reaches into are on the device.
+ * - A record lies whole in one buffer. A record longer than a buffer gets a buffer of its own length.
+ * - A new page begins when a record ends after the page's end, or would cross the ring's end; the new page starts
+ *   with the table of the previous page. */
 #include "node/tier/priv.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define BUF_CAP (KVP_TIER_BUF_BYTES + (64u << 10)) /* a record of 1 MiB fits, with its key and its sums */
+#define BUF_CAP (KVP_TIER_BUF_BYTES + (64u << 10)) /* a record of 1 MiB fits with its key and its checksums */
 
 /* ---- writes */
 static void
@@ -115,7 +113,7 @@ seal_buf(kvp_tier_core_t *core, uint64_t headers)
 
     if (buf == NULL) return;
     core->buf = NULL;
-    if (buf->len == 0) { /* the planned record did not come */
+    if (buf->len == 0) { /* the record for which the buffer was made was not appended */
         core->serial--;
         give_buf_back(core, buf);
         return;
@@ -136,7 +134,7 @@ kvp_tier_core_flush(kvp_tier_core_t *core)
     seal_buf(core, core->heads_begun);
 }
 
-/* The buffer follows the last written bytes: pos is a multiple of a block. */
+/* Begins a buffer after the last written bytes; pos is a multiple of a block here. */
 static bool
 begin_buf(kvp_tier_core_t *core, uint64_t bytes)
 {
@@ -191,8 +189,8 @@ take_record(kvp_tier_core_t *core, uint8_t *at, kvp_tier_rec_t *rec, uint64_t by
     core->appended += bytes;
 }
 
-/* The previous page has its table at the beginning of the new page. Without memory for the table, a
- * start searches for its records. */
+/* Appends the table of the previous page to the beginning of the new page. Without a table (no memory), recovery
+ * searches for the records of that page. */
 static void
 append_table(kvp_tier_core_t *core, kvp_tier_table_t *table)
 {
@@ -203,10 +201,8 @@ append_table(kvp_tier_core_t *core, kvp_tier_table_t *table)
 
     if (table->n == 0 || bytes > core->conf.geo.page_bytes - kvp_align_up(core->pos, KVP_TIER_BLOCK)) return;
     if (!has_room(core, bytes)) {
-        seal_buf(core,
-                 /* the record that runs on into this page follows the page's header, which is not
-                  * begun yet */
-                 core->heads_begun + 1);
+        /* The record that continues into this page must be written after the page's header, which is not begun yet. */
+        seal_buf(core, core->heads_begun + 1);
         if (!begin_buf(core, bytes)) return;
     }
     uint8_t *at = core->buf->io.buf + core->buf->len;
@@ -219,7 +215,7 @@ append_table(kvp_tier_core_t *core, kvp_tier_table_t *table)
     take_record(core, at, &rec, bytes);
 }
 
-/* Where the oldest byte is that is not durable. */
+/* Returns the offset on the device of the oldest byte that is not durable. */
 static uint64_t
 first_not_durable(const kvp_tier_core_t *core)
 {
@@ -235,7 +231,7 @@ write_header(kvp_tier_core_t *core)
     const kvp_tier_geo_t *geo = &core->conf.geo;
     uint64_t off = first_not_durable(core) - geo->pages_off, place = off / geo->page_bytes;
 
-    /* A page that has been full to the end is followed by the next. */
+    /* A page that is full to its end is followed by the next page. */
     core->header.durable_page = core->head - (core->head % geo->pages + geo->pages - place) % geo->pages;
     core->header.durable_at = (uint32_t)(off % geo->page_bytes);
     kvp_tier_slot(core, core->head)->run = core->header.run;
@@ -244,7 +240,8 @@ write_header(kvp_tier_core_t *core)
         core->has_failed = true;
 }
 
-/* first: where the record ends that ran on into the new page; its bytes are in the buffer. */
+/* Begins a new page. first is the offset where the record ends that continues into the new page; its bytes are in the
+ * buffer. */
 static void
 turn_page(kvp_tier_core_t *core, uint32_t first)
 {
@@ -261,8 +258,8 @@ turn_page(kvp_tier_core_t *core, uint32_t first)
     write_header(core);
 }
 
-/* An earlier start opened the page: a new run separates records appended now from leftovers after
- * the old end. */
+/* Begins a new run in a page that an earlier start opened. The run separates records appended now from leftovers
+ * after the old end. */
 static void
 begin_run(kvp_tier_core_t *core)
 {
@@ -277,7 +274,8 @@ kvp_tier_reserve(kvp_tier_core_t *core, uint64_t bytes, bool may_use_last, uint8
 {
     const kvp_tier_geo_t *geo = &core->conf.geo;
 
-    if (bytes > geo->page_bytes - geo->page_bytes / 16) return KVP_NO_SPACE; /* a table precedes the record */
+    /* a table precedes the record in a new page */
+    if (bytes > geo->page_bytes - geo->page_bytes / 16) return KVP_NO_SPACE;
     if (!may_use_last && core->head != 0 && kvp_tier_free_pages(core) == 0)
         return KVP_NO_SPACE; /* the last page is reserved for kept records */
     if (!has_room(core, bytes) && core->full_n >= KVP_TIER_BUFS_MAX) return KVP_EAGAIN;
@@ -290,7 +288,7 @@ kvp_tier_reserve(kvp_tier_core_t *core, uint64_t bytes, bool may_use_last, uint8
             seal_buf(core, core->heads_begun);
             turn_page(core, 0);
         } else if (!has_room(core, bytes) && core->buf != NULL) {
-            seal_buf(core, core->heads_begun); /* which moves the end */
+            seal_buf(core, core->heads_begun); /* writing the buffer moves the log's end to a block's border */
         } else {
             if (core->pos + bytes > geo->page_bytes && !may_turn(core, may_use_last)) return KVP_NO_SPACE;
             if (core->buf == NULL && !begin_buf(core, bytes)) return KVP_NO_SPACE;
@@ -298,7 +296,7 @@ kvp_tier_reserve(kvp_tier_core_t *core, uint64_t bytes, bool may_use_last, uint8
             return KVP_OK;
         }
     }
-    return KVP_NO_SPACE; /* even an empty page has no room for it after the table */
+    return KVP_NO_SPACE; /* even an empty page has no room for the record after the table */
 }
 
 kvp_err_t
@@ -357,8 +355,8 @@ kvp_tier_core_write(kvp_tier_core_t *core, const kvp_tier_meta_t *meta, const vo
     return KVP_OK;
 }
 
-/* While a page is being reclaimed, its records have left the index, and are back if the process
- * ends now. */
+/* Hides a digest's records. While a page is being reclaimed, its records have left the index, but would be back if
+ * the process ended now; so a tombstone is appended even without an entry. */
 kvp_err_t
 kvp_tier_core_drop(kvp_tier_core_t *core, kvp_digest_t digest, uint64_t version, uint64_t *serial_out)
 {

@@ -63,7 +63,7 @@ kvp_tier_alloc(uint64_t bytes)
     return aligned_alloc(KVP_TIER_BLOCK, kvp_align_up(bytes, KVP_TIER_BLOCK));
 }
 
-/* ---- what lives */
+/* ---- live records */
 bool
 kvp_tier_set(kvp_tier_core_t *core, const kvp_tier_entry_t *entry)
 {
@@ -100,7 +100,7 @@ kvp_tier_table_add(kvp_tier_table_t *table, const kvp_tier_entry_t *entry)
     return true;
 }
 
-/* ---- questions */
+/* ---- queries */
 bool
 kvp_tier_core_is_waiting(const kvp_tier_core_t *core)
 {
@@ -156,7 +156,7 @@ kvp_tier_core_forget(kvp_tier_core_t *core, uint32_t n)
 {
     kvp_tier_proposal_t *p = malloc(sizeof *p);
 
-    if (p == NULL) return; /* the page is proposed again */
+    if (p == NULL) return; /* the same objects are proposed again later */
     kvp_tier_core_lost(core, p);
     for (uint32_t i = 0; i < n && i < p->n; i++)
         kvp_tier_unset(core, kvp_tier_index_find(&core->index, p->recs[i].digest));

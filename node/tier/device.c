@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOCK_NS (2 * KVP_NS_PER_S) /* another process may hold the file for this long before the log reports it */
+#define LOCK_NS (2 * KVP_NS_PER_S) /* how long to wait for another process's lock on the file before it is logged */
 
 static void
 submit_io(void *disk, kvp_tier_io_t *io)
@@ -70,12 +70,13 @@ open_file(kvp_tier_device_file_t *dev)
         if (dev->fd >= 0) kvp_log_warn("tier", "no O_DIRECT here: the system's cache is used as well dir=%s", dev->dir);
     }
     if (dev->fd < 0) kvp_ignore(log_failure(dev, KVP_SYS, "make the file"), "below");
-    if (!dev->is_apart) kvp_forkguard_add(dev->fd); /* a child would keep the lock */
+    if (!dev->is_apart) kvp_forkguard_add(dev->fd); /* without the guard a forked child would keep the file's lock */
     close(dir_fd);
     return dev->fd < 0 ? KVP_SYS : KVP_OK;
 }
 
-/* Returns false if the disk lacks the space: trying would take all free space from other users. */
+/* Returns false if the disk lacks the space. This is checked first, because allocating would take all free space from
+ * other users. */
 static bool
 has_space(const kvp_tier_device_file_t *dev, const struct stat *st)
 {
@@ -128,7 +129,7 @@ move_all(kvp_tier_device_file_t *dev, uint8_t *buf, size_t len, off_t off, bool 
     return true;
 }
 
-/* Two blocks of chance are written, read back and compared. */
+/* Writes two blocks of random bytes, reads them back and compares. */
 static kvp_err_t
 self_test(kvp_tier_device_file_t *dev, uint8_t *blocks)
 {
@@ -203,8 +204,8 @@ look_at_file(kvp_tier_device_file_t *dev)
     return err;
 }
 
-/* The process that holds the lock was killed, and does not end because the device holds a request
- * of it. /proc/locks names the process that took the lock. */
+/* Returns whether the process that holds the lock was killed, but cannot end because the device holds one of its
+ * requests. /proc/locks names the process that took the lock. */
 static bool
 is_holder_dead(const kvp_tier_device_file_t *dev)
 {
@@ -227,8 +228,8 @@ is_holder_dead(const kvp_tier_device_file_t *dev)
     return state == 'Z' || state == 'X';
 }
 
-/* The lock of a killed process ends after its last write, so no write of the old process follows
- * ours. */
+/* Locks the file against other processes. The lock of a killed process ends after its last write, so no write of the
+ * old process follows our writes. */
 static kvp_err_t
 lock_file(kvp_tier_device_file_t *dev)
 {

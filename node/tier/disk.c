@@ -126,7 +126,8 @@ kvp_tier_engine_write_off(kvp_tier_engine_t *engine, bool is_write, uint64_t the
     begin_waiting(engine);
 }
 
-/* False: the rest, or all, is to be done again. What is less than a block is: direct I/O goes on at a block. */
+/* Accounts the result of a request. Returns false if the rest of the request must be repeated. Partial blocks do not
+ * count, because direct I/O continues at a block. */
 static bool
 is_over(kvp_tier_io_t *io, int64_t result)
 {
@@ -156,7 +157,7 @@ kvp_tier_engine_poll(kvp_tier_engine_t *engine, uint32_t max)
         }
         if (io->err != KVP_OK) {
             engine->errors++;
-            engine->error = result < 0 ? (int)-result : EIO; /* 0: the file has been cut */
+            engine->error = result < 0 ? (int)-result : EIO; /* a result of 0 means that the file was truncated */
         }
         n++;
         io->done(io);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. A digest's hash chooses the table by its upper bits and the home slot by its lower
- * ones, scaled to the table's length, so lengths need not be powers of two. A removal leaves no
- * mark: the following entries move up. */
+ * Design notes. The upper bits of a digest's hash choose the table. Its lower bits, scaled to the table's length,
+ * choose the home slot, so lengths need not be powers of two. A removal leaves no tombstone: the following entries
+ * move up. */
 #include "node/tier/index.h"
 
 #include "common/pages.h"
@@ -41,7 +41,7 @@ home_of(uint64_t hash, uint32_t cap)
     return (uint32_t)((hash & UINT32_MAX) * cap >> 32);
 }
 
-/* Where the digest is, or where it would go. The table is never full. */
+/* Returns the digest's slot, or the empty slot where it would be added. The table is never full. */
 static kvp_tier_entry_t *
 place_of(kvp_tier_entry_t *slots, uint32_t cap, uint64_t hash, kvp_digest_t digest)
 {

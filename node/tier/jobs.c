@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Work that may hang in a device, in one thread a device. */
+ * Work that may hang in a device, in one thread for each device. */
 #include "node/tier/shell.h"
 
 #include "common/clock.h"
@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define HANG_NS (5 * KVP_NS_PER_S) /* without which nothing goes on: the device hangs */
+#define HANG_NS (5 * KVP_NS_PER_S) /* a job without progress for this long means that the device hangs */
 #define LOOK_NS KVP_NS_PER_MS
 
 static void *
@@ -35,7 +35,7 @@ begin_job(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_err_t (*fn)(kvp_tie
     return kvp_thread_start(&dev->job.thread, "kvp-tier-dev", job_main, dev) == KVP_OK;
 }
 
-/* BUSY: the previous process hangs in the device. */
+/* Leaves a hanging device out until the next start. The job's error becomes BUSY. */
 static void
 leave_out(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A tier's devices at its start: opened, matched by their identities, formatted or recovered, and
- * the slots mapped to them. */
+ * The devices of an SSD tier at its start: opened, matched by their identities, formatted or recovered, and the slots
+ * mapped to the devices. */
 #include "node/tier/shell.h"
 
 #include "common/clock.h"
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SWEEP_STEPS 64u /* records in one round */
+#define SWEEP_STEPS 64u /* the most records examined in one round */
 
 static kvp_err_t
 open_one(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
@@ -22,8 +22,7 @@ open_one(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
     return err;
 }
 
-/* The first error ends the opening. Its text goes to the thread that opens the tier, which logs it
- * or returns it to its own caller. */
+/* Opens all devices. The first error is returned; its text goes to the thread that opens the tier, which logs it. */
 kvp_err_t
 kvp_tier_open_devices(kvp_tier_t *tier)
 {
@@ -44,7 +43,7 @@ kvp_tier_open_devices(kvp_tier_t *tier)
     return err;
 }
 
-/* ---- which devices are known */
+/* ---- known devices */
 static bool
 is_of(const kvp_tier_device_file_t *dev, const uint8_t pool_id[16], const uint8_t uuid[16])
 {
@@ -58,7 +57,7 @@ is_known(const kvp_tier_device_file_t *dev)
     return dev->super_state == KVP_TIER_SUPER_KNOWN || dev->super_state == KVP_TIER_SUPER_OLD;
 }
 
-/* A file that was copied has the identity of the first. */
+/* Returns whether an earlier device has the same identity, because its file was copied. */
 static bool
 is_twice(const kvp_tier_t *tier, uint32_t i)
 {
@@ -68,8 +67,8 @@ is_twice(const kvp_tier_t *tier, uint32_t i)
     return false;
 }
 
-/* Finds the devices of the tier's last generation. A device of an earlier generation was absent
- * while records were dropped from the others, or replaced there. */
+/* Finds the devices of the tier's last generation. A device of an earlier generation was absent while records were
+ * dropped or replaced on the other devices, so its records are given up. */
 static void
 find_known(kvp_tier_t *tier, const uint8_t pool_id[16], const uint8_t uuid[16], uint64_t *generation_out)
 {
@@ -96,7 +95,8 @@ find_known(kvp_tier_t *tier, const uint8_t pool_id[16], const uint8_t uuid[16], 
     }
 }
 
-/* A device that comes or goes begins a generation: true. */
+/* Sets the tier's generation in all superblocks. Returns true if a device was added or removed, which begins a new
+ * generation. */
 static bool
 set_generation(kvp_tier_t *tier, uint64_t last, const uint8_t pool_id[16], const uint8_t uuid[16])
 {
@@ -143,8 +143,8 @@ begin_one(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
     return err;
 }
 
-/* The device with the greatest hash of its identity and the slot: so a device more, or less, moves
- * its own slots alone. */
+/* Maps each slot to the device with the highest hash of identity and slot, so that adding or removing a device moves
+ * only the slots of this device. */
 static void
 map_slots(kvp_tier_t *tier)
 {
@@ -179,7 +179,8 @@ kvp_tier_sweep_moved(const kvp_tier_t *tier, kvp_tier_device_file_t *dev)
         } else if (tier->devices[kvp_tier_device_of(tier, entry->digest)] != dev) {
             kvp_err_t err = kvp_tier_core_drop(dev->core, entry->digest, entry->version, &serial);
 
-            if (err == KVP_OK || err == KVP_EAGAIN) dev->sweep = before; /* other entries move up to its place */
+            /* the sweep stays at this position, because a removal moves other entries to it */
+            if (err == KVP_OK || err == KVP_EAGAIN) dev->sweep = before;
             if (err == KVP_EAGAIN) return false;
         }
     }

@@ -8,9 +8,10 @@
 #include <stdlib.h>
 
 #define READS_MAX 48u
-#define READS_BYTES (64ull << 20) /* bytes of reads under way; one read is always allowed */
+#define READS_BYTES (64ull << 20) /* the most bytes of reads under way; a single larger read is allowed */
 #define BAD_READS_MAX 3u
-#define TELL_NS (2 * KVP_NS_PER_S) /* time for the master to learn the objects of a device that is given up */
+/* the time for the master to learn which objects are lost, before a failed device's core is destroyed */
+#define TELL_NS (2 * KVP_NS_PER_S)
 #define DAY_S 86400u
 #define REFUSAL_TOLD_NS (3600 * KVP_NS_PER_S)
 
@@ -35,7 +36,7 @@ kvp_tier_create_core(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
     return kvp_tier_core_create(&conf);
 }
 
-/* The log has the first fault of each kind of a device. */
+/* Logs the first fault of each kind of a device. */
 static void
 tell_faults(kvp_tier_device_file_t *dev)
 {
@@ -54,7 +55,7 @@ void
 kvp_tier_switch_off(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {
     (void)tier;
-    atomic_fetch_add(&dev->losses, 1); /* before the device's objects may be proposed */
+    atomic_fetch_add(&dev->losses, 1); /* counted before the device's objects may be proposed as lost */
     tell_faults(dev);
     kvp_log_error("tier", "reads or writes fail: the device is switched off, and its records are dropped dir=%s",
                   dev->dir);
@@ -149,8 +150,8 @@ has_budget(const kvp_tier_budget_t *b, const kvp_tier_op_t *op)
     return b->bytes == 0 || b->tokens >= (double)kvp_tier_rec_end(op->meta.key_len, op->meta.len);
 }
 
-/* The budget refills slowly, so writes are refused and accepted in turns: the log has one line an
- * hour at most. */
+/* Logs that the budget is used up, at most once an hour: the budget refills slowly, so writes are refused and
+ * accepted in turns. */
 static void
 tell_refusal(kvp_tier_budget_t *b)
 {
@@ -190,21 +191,22 @@ begin_write(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_tier_op_t *op)
     return err;
 }
 
-/* Whether writes are to be begun. Drops wait for a device that does not answer, everything else has its answer. */
+/* Returns whether operations may begin on the device. While it does not answer, drops wait and all other operations
+ * are answered at once. */
 static bool
 may_write(const kvp_tier_device_file_t *dev)
 {
     return kvp_tier_is_working(dev) && !kvp_tier_is_stalled(dev);
 }
 
-/* False: not now. */
+/* Begins a WRITE or DROP. Returns false if it cannot begin now. */
 static bool
 begin_op(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_tier_op_t *op)
 {
     kvp_err_t err = KVP_SYS;
 
     op->losses = atomic_load(&dev->losses);
-    if (op->kind == KVP_TIER_WRITE && !may_write(dev)) { /* a write does not wait for drops */
+    if (op->kind == KVP_TIER_WRITE && !may_write(dev)) { /* a WRITE does not wait with the drops before it */
         kvp_tier_end_op(tier, op, KVP_SYS);
         return true;
     }
@@ -304,7 +306,7 @@ begin_read(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_tier_op_t *op)
     r->read.version = op->meta.version;
     kvp_list_add_tail(&dev->readings, &r->link);
     dev->readings_n++;
-    kvp_tier_core_read(dev->core, &r->read); /* may free it */
+    kvp_tier_core_read(dev->core, &r->read); /* the read may end at once, which frees r */
 }
 
 bool

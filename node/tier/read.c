@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reads of records. What the device gives is held against the index: a page may have been given up,
- * and written again, meanwhile. */
+ * Reads of records. The bytes from the device are compared with the index, because a page may have been reclaimed and
+ * written again meanwhile. */
 #include "node/tier/priv.h"
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@ finish_read(kvp_tier_read_t *read, kvp_err_t err)
 
     read->err = err;
     read->io.buf = NULL;
-    read->done(read); /* which may free the read */
+    read->done(read); /* done may free the read */
     kvp_tier_room_give(core->conf.room, room);
 }
 
@@ -37,15 +37,15 @@ tell_meta(const kvp_tier_read_t *read)
     memcpy(meta->key, read->bytes + KVP_TIER_REC_BYTES, rec->key_len);
 }
 
-/* The read wants only the metadata of the record's object. */
+/* Returns whether the read wants only the metadata of the object. */
 static bool
 is_meta_alone(const kvp_tier_read_t *read)
 {
     return read->meta != NULL && read->dst == NULL;
 }
 
-/* Returns the bytes of the record to read: without the payload only the bytes before it, whatever
- * the key's length. */
+/* Returns the number of bytes of the record to read. If only metadata is wanted: the bytes before the payload, for
+ * the longest possible key. */
 static uint64_t
 wanted_bytes(const kvp_tier_read_t *read)
 {
@@ -54,7 +54,7 @@ wanted_bytes(const kvp_tier_read_t *read)
     return is_meta_alone(read) ? kvp_min_u64(all, kvp_tier_rec_payload(KVP_KEY_MAX, all)) : all;
 }
 
-/* Checks that the bytes are the wanted record: its header, key and sums. */
+/* Returns whether the bytes are the wanted record: checks its header, key and checksums. */
 static bool
 is_the_one(kvp_tier_read_t *read)
 {
@@ -75,7 +75,7 @@ has_moved(const kvp_tier_read_t *read)
            read->core->slots[entry->page].number != read->number;
 }
 
-/* What cannot be read is lost: a miss, and not an error again and again. */
+/* Drops a record that cannot be read, so that later reads miss instead of failing again, and finishes the read. */
 static void
 give_up(kvp_tier_read_t *read, kvp_err_t err)
 {
@@ -129,7 +129,7 @@ on_io(kvp_tier_io_t *io)
         on_bytes(read);
 }
 
-/* The bytes of what is not on the device yet. */
+/* Returns the record's bytes in a buffer that is not on the device yet, or NULL. */
 static const uint8_t *
 find_buffered(const kvp_tier_core_t *core, uint64_t off)
 {

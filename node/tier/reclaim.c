@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reclaims the oldest page: proposes its live records, reads and appends the kept ones again, and
- * overwrites the page's header when the copies are on the device. One page at a time. */
+ * Reclaims the oldest page: proposes its live records, reads the kept records and appends them again, and overwrites
+ * the page's header once the copies are on the device. One page at a time. */
 #include "node/tier/priv.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* least distance between the page and the log's end, so that none of its bytes is still being
- * written */
+/* the least distance in pages between the reclaimed page and the log's end, so that no byte of the page is still
+ * being written */
 #define PAGES_BEHIND 8u
 
 bool
@@ -20,7 +20,7 @@ kvp_tier_core_is_short(const kvp_tier_core_t *core)
     return core->head > core->tail + PAGES_BEHIND && left < low * geo->page_bytes + geo->page_bytes / 2;
 }
 
-/* Returns the entry if the index has exactly this record. */
+/* Returns the index's entry if it is exactly this record; else NULL. */
 static kvp_tier_entry_t *
 find_live(const kvp_tier_core_t *core, const kvp_tier_entry_t *told)
 {
@@ -32,7 +32,8 @@ find_live(const kvp_tier_core_t *core, const kvp_tier_entry_t *told)
 }
 
 /* ---- the page's records */
-/* Without a readable table, the page's records are collected from the index. */
+/* Collects the page's records from the index, because the page has no readable table. Returns false without
+ * memory. */
 static bool
 list_by_index(kvp_tier_core_t *core)
 {
@@ -59,8 +60,8 @@ on_table(kvp_tier_io_t *io)
     r->state = is_right || list_by_index(core) ? KVP_TIER_RECLAIM_READY : KVP_TIER_RECLAIM_IDLE;
 }
 
-/* Records that replaced or hid the page's records, and the copies of kept ones, are on the device
- * before the page's header is overwritten. */
+/* Begins to wait until the records that replaced or hid the page's records, and the copies of kept records, are on
+ * the device. Only then the page's header may be overwritten. */
 static void
 begin_sync(kvp_tier_core_t *core)
 {
@@ -94,8 +95,9 @@ begin_page(kvp_tier_core_t *core, uint64_t budget_bytes)
     core->conf.ops->submit(core->conf.disk, &r->io);
 }
 
-/* ---- questions and answers */
-/* Budgets count payload: this much payload in n records takes at most the returned bytes of a page. */
+/* ---- proposals and answers */
+/* Returns how many payload bytes n records may have so that the records take at most `bytes` of a page. Budgets of
+ * the master count payload. */
 static uint64_t
 payload_in(uint64_t bytes, uint32_t n)
 {
@@ -128,7 +130,7 @@ kvp_tier_core_propose(kvp_tier_core_t *core, kvp_tier_proposal_t *proposal_out)
         r->asked[r->asked_n++] = (uint32_t)r->next;
         bytes += kvp_tier_entry_bytes(told);
     }
-    if (r->asked_n == 0) return false; /* kvp_tier_core_step goes on */
+    if (r->asked_n == 0) return false; /* no live record is left, so kvp_tier_core_step continues with the page */
     r->asked_bytes =
         bytes >= live_bytes ? r->keep_bytes : (uint64_t)((double)r->keep_bytes * (double)bytes / (double)live_bytes);
     proposal_out->n = r->asked_n;
@@ -188,7 +190,7 @@ on_kept(kvp_tier_read_t *read)
     r->is_reading = false;
     if (err == KVP_OK && find_live(core, told) != NULL) {
         err = kvp_tier_reserve(core, kvp_tier_entry_bytes(told), true, &at);
-        if (err == KVP_EAGAIN) return; /* the record is read again */
+        if (err == KVP_EAGAIN) return; /* no room at the log's end now: the record will be read and appended again */
         if (err == KVP_OK) {
             memcpy(at, read->bytes, kvp_tier_entry_bytes(told));
             err = kvp_tier_append(core, at, &read->rec, true);
@@ -226,7 +228,8 @@ forget_page(kvp_tier_core_t *core)
         give_up(core, &r->table.entries[i]);
 }
 
-/* The older header goes first: alone it would bring back a page as it was before. */
+/* Writes zeros over a header. The older header is erased first: alone it would bring back an old state of the
+ * page. */
 static bool
 erase_header(kvp_tier_core_t *core, uint32_t run)
 {

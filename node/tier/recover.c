@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Recovery of a device's records after a start. Reads all headers at once, then the pages from the
- * oldest to the newest: by a page's table, or record by record without an intact table. A later
- * record replaces an earlier one, and a tombstone hides the records before it.
+ * Recovery of a device's records after a start. Reads all headers at once, then the pages from the oldest to the
+ * newest: by a page's table, or record by record without an intact table. A later record replaces an earlier one, and
+ * a tombstone hides the records before it.
  *
- * Design notes. Records are found one from another. If the chain breaks, it continues at the next
- * block with a record header: each buffer begins with one. In a page that two starts have written,
- * the run separates the later start's records from the earlier one's leftovers. Payloads are
- * verified only where, by the last header, writes may have been under way at the end: a torn record
- * may be a copy of an intact one. Other damage is found by reads. */
+ * Design notes. Each record gives the place of the next record. If the chain breaks, it continues at the next block
+ * with a record header, because each buffer begins with a record. In a page that two starts have written, the run
+ * separates the later start's records from the earlier start's leftovers. Payloads are verified only where, by the
+ * last header, writes may have been under way at the end: a torn record may be a copy of an intact record. Other
+ * damage is found by reads. */
 #include "node/tier/priv.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define WINDOW_BYTES (512u << 10) /* longer than the longest header with key and sums */
+#define WINDOW_BYTES (512u << 10) /* longer than the longest record header with key and checksums */
 #define HEADERS_BYTES (1u << 20)
 #define TABLES_AHEAD 16u
-#define UNREAD_MAX 8u /* windows that cannot be read, until the whole device is at fault */
+#define UNREAD_MAX 8u /* the most unreadable windows; beyond it the whole device counts as failed */
 
 typedef struct {
     kvp_tier_io_t io;
@@ -88,11 +88,11 @@ read_headers(kvp_tier_core_t *core, kvp_tier_page_t *headers)
 typedef struct {
     uint8_t *buf;
     uint64_t cap;
-    uint64_t off; /* on the device */
+    uint64_t off; /* the offset of the window on the device */
     uint64_t len;
 } window_t;
 
-/* The bytes from off on, at least want of them unless the file ends. */
+/* Returns the bytes from off on, at least `want` of them unless the file ends before. */
 static kvp_err_t
 look_at_bytes(kvp_tier_core_t *core, window_t *win, uint64_t off, uint64_t want, const uint8_t **bytes_out,
               uint64_t *len_out)
@@ -123,7 +123,7 @@ look_at_bytes(kvp_tier_core_t *core, window_t *win, uint64_t off, uint64_t want,
     return KVP_OK;
 }
 
-/* Returns the run of the place. */
+/* Returns the run that had written the offset pos of the page. */
 static uint32_t
 run_at(const kvp_tier_page_t *header, uint64_t pos)
 {
@@ -134,7 +134,7 @@ run_at(const kvp_tier_page_t *header, uint64_t pos)
     return run;
 }
 
-/* Reads the record that begins at pos. SYS, NOMEM: unknown; NOT_FOUND: none. */
+/* Reads the record that begins at pos. NOT_FOUND: there is no record. SYS, NOMEM: unknown. */
 static kvp_err_t
 record_at(kvp_tier_core_t *core, window_t *win, const kvp_tier_page_t *header, uint64_t pos, kvp_tier_rec_t *rec_out)
 {
@@ -191,7 +191,8 @@ is_whole(kvp_tier_core_t *core, window_t *win, uint64_t number, const kvp_tier_e
            kvp_tier_rec_copy(bytes, &rec, NULL);
 }
 
-/* A later start would find the page's table, or a header of the next page, and trust them. */
+/* Marks the page's header: the page has torn records. Otherwise a later start would find the page's table, or a
+ * header of the next page, and trust the torn records. */
 static kvp_err_t
 mark_torn(kvp_tier_core_t *core, kvp_tier_page_t *header)
 {
@@ -219,7 +220,7 @@ mark_torn(kvp_tier_core_t *core, kvp_tier_page_t *header)
     return err;
 }
 
-/* Of what may have been under way, only whole records stay. */
+/* Removes torn records from the table: of records that may have been under way, only whole records stay. */
 static kvp_err_t
 leave_torn(kvp_tier_core_t *core, window_t *win, kvp_tier_page_t *header, kvp_tier_table_t *table)
 {
@@ -278,12 +279,12 @@ replay_table(kvp_tier_core_t *core, uint64_t number, const kvp_tier_table_t *tab
     return true;
 }
 
-/* A table read in advance. */
+/* A table that is read in advance. */
 typedef struct {
     wait_t w;
     uint8_t *buf;
-    uint64_t skip; /* bytes in front of the table */
-    uint64_t number; /* of the page */
+    uint64_t skip; /* the bytes in the first block before the table */
+    uint64_t number; /* the number of the page whose table this is */
 } ahead_t;
 
 static void
@@ -342,7 +343,7 @@ read_pages(kvp_tier_core_t *core, kvp_tier_page_t *headers)
         free(ahead[i].buf);
     }
     free(win.buf);
-    core->table = table; /* of the last page, which goes on */
+    core->table = table; /* the table of the last page, to which records will be added */
     return err;
 }
 

@@ -16,7 +16,8 @@ kvp_tier_room_init(kvp_tier_room_t *room)
 {
     memset(room->taken, 0, sizeof room->taken);
     room->base = aligned_alloc(HUGE_BYTES, ROOM_BYTES);
-    if (room->base != NULL) (void)madvise(room->base, ROOM_BYTES, MADV_HUGEPAGE); /* else small ones do */
+    /* huge pages are optional: without them small pages are used */
+    if (room->base != NULL) (void)madvise(room->base, ROOM_BYTES, MADV_HUGEPAGE);
 }
 
 void

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Devices that hang, for reads, writes or both: noticed while requests are under way, probed, and used again.
- */
+ * Devices that hang, for reads, writes or both: detected while requests are under way, probed, and used again. */
 #include "node/tier/shell.h"
 
 #include "common/clock.h"
 #include "common/log.h"
 
 #define LOOK_NS (250 * KVP_NS_PER_MS)
-#define PROBE_AGAIN_NS KVP_NS_PER_S /* after a failed probe */
+#define PROBE_AGAIN_NS KVP_NS_PER_S /* the time between a failed probe and the next */
 
-/* The readers have their answers. Results that the device still delivers are dropped. */
+/* Answers all READs of a stalled device with EAGAIN. Bytes that the device still delivers are dropped. */
 static void
 end_reads(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {
@@ -18,7 +17,7 @@ end_reads(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
         kvp_tier_end_op(tier, kvp_list_first(&dev->reads, kvp_tier_op_t, link), KVP_EAGAIN);
 }
 
-/* What is not durable is answered with SYS, and dropped when the device answers again. */
+/* Answers the WRITEs that are not durable with SYS. Their records are dropped when the device answers again. */
 static void
 end_writes(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {
@@ -28,7 +27,7 @@ end_writes(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 
         if (op->kind != KVP_TIER_WRITE || op->is_over || kvp_tier_core_is_durable(dev->core, op->serial)) continue;
         more = kvp_grow(dev->orphans, dev->orphans_n, &dev->orphans_cap, 64, sizeof *more);
-        if (more == NULL) continue; /* answered with the others then */
+        if (more == NULL) continue; /* no memory: the operation is answered later, with its record */
         dev->orphans = more;
         dev->orphans[dev->orphans_n++] = (kvp_wire_tiered_t){op->meta.digest, op->meta.version};
         kvp_tier_end_op(tier, op, KVP_SYS);
@@ -49,7 +48,7 @@ drop_orphans(kvp_tier_device_file_t *dev)
         if (kvp_tier_core_drop(dev->core, o->digest, o->version, &serial) == KVP_EAGAIN) return;
         dev->orphans_n--;
     }
-    if (!kvp_tier_is_working(dev)) dev->orphans_n = 0; /* its records are given up */
+    if (!kvp_tier_is_working(dev)) dev->orphans_n = 0; /* the device is given up, and its records with it */
 }
 
 static void

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The tier's thread: its orders, and its rounds. */
+ * The thread of the SSD tier: requests of the control thread, and the rounds over all devices. */
 #include "node/tier/shell.h"
 
 #include "common/clock.h"
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #define WRITE_DELAY_NS (20 * KVP_NS_PER_MS)
-#define FINISH_MS 250 /* between looks whether a device hangs, at the end */
+#define FINISH_MS 250 /* the time between checks whether a device hangs, at the end */
 
 static void
 hand_back(kvp_tier_t *tier)
@@ -23,7 +23,7 @@ hand_back(kvp_tier_t *tier)
     kvp_tier_wake(tier->wake_fd);
 }
 
-/* ---- asked of the thread */
+/* ---- requests to the thread */
 static void
 close_ops(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_list_t *ops, bool with_drops)
 {
@@ -39,7 +39,8 @@ close_ops(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_list_t *ops, bool w
     }
 }
 
-/* Nothing that is not begun touches the callers' memory, and reads that are under way do not any more. */
+/* Ends the operations that have not begun, and cancels reads under way: afterwards none of them touches the callers'
+ * memory. */
 static void
 let_go(kvp_tier_t *tier, kvp_tier_device_file_t *dev, bool with_drops)
 {
@@ -55,7 +56,7 @@ is_busy(const kvp_tier_device_file_t *dev)
            (dev->core != NULL && !kvp_tier_core_is_idle(dev->core));
 }
 
-/* A device that does not answer is left out from then on, with all that the kernel may still write to. */
+/* Leaves out a device that does not answer, with all memory to which the kernel may still write. */
 static void
 leave_out(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {
@@ -101,7 +102,7 @@ wall_ms(void)
     return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / KVP_NS_PER_MS;
 }
 
-/* An earlier start's writes count against the budget. */
+/* Starts the write budget, minus the bytes that an earlier start of the node wrote. */
 static void
 begin_budget(kvp_tier_t *tier)
 {
@@ -115,11 +116,11 @@ begin_budget(kvp_tier_t *tier)
     if (left < tier->budget.tokens) tier->budget.tokens = left;
 }
 
-/* Destroys the cores of another pool, and recovers those of this one. */
+/* Destroys the cores of the previous pool, and recovers the cores of this pool. */
 static void
 begin_pool(kvp_tier_t *tier, const uint8_t pool_id[16], const uint8_t uuid[16])
 {
-    pthread_mutex_lock(&tier->core_lock); /* readers of the cores check is_ready under the lock */
+    pthread_mutex_lock(&tier->core_lock); /* other threads read is_ready under this lock before they use the cores */
     atomic_store(&tier->is_ready, false);
     pthread_mutex_unlock(&tier->core_lock);
     finish_all(tier);
@@ -140,7 +141,7 @@ begin_pool(kvp_tier_t *tier, const uint8_t pool_id[16], const uint8_t uuid[16])
     kvp_tier_wake(tier->wake_fd);
 }
 
-/* Returns false if the thread should end. */
+/* Takes the requests of the control thread. Returns false if the tier's thread should end. */
 static bool
 take_asked(kvp_tier_t *tier)
 {
@@ -153,8 +154,8 @@ take_asked(kvp_tier_t *tier)
     kvp_list_foreach_safe (l, next, &tier->submitted) {
         kvp_tier_op_t *op = kvp_list_entry(l, kvp_tier_op_t, link);
 
-        /* The device is not known before recovery. An operation that does not wait for it is
-         * finished below, on any device. */
+        /* The device of an operation is not known before recovery. An operation that need not wait for recovery is
+         * assigned to any device, and finished below. */
         if (!atomic_load(&tier->is_ready) && !is_stopping && op->kind == KVP_TIER_DROP) continue;
         if (!atomic_load(&tier->is_ready) && !is_stopping && tier->quiesces_asked == tier->quiesces_done) continue;
         kvp_list_del(&op->link);
@@ -183,7 +184,7 @@ take_asked(kvp_tier_t *tier)
 }
 
 /* ---- the thread */
-/* Until when the thread may sleep for this device. */
+/* Does the due work of one device. Returns the time until which the thread may sleep for the device. */
 static uint64_t
 step_device(kvp_tier_t *tier, kvp_tier_device_file_t *dev, uint64_t now_ns)
 {
@@ -223,7 +224,7 @@ tell_proposal(kvp_tier_t *tier)
     tier->was_proposed = is_there;
 }
 
-/* One round. Returns the time until which the thread may sleep, 0 = no sleep. */
+/* Runs one round over all devices. Returns the time until which the thread may sleep, 0 = do not sleep. */
 static uint64_t
 run_round(kvp_tier_t *tier)
 {
@@ -261,7 +262,7 @@ sleep_until(const kvp_tier_t *tier, uint64_t until_ns)
             .fd = tier->devices[i]->state == KVP_TIER_DEVICE_LEFT_OUT ? -1 : tier->devices[i]->engine.event_fd,
             .events = POLLIN};
     (void)poll(fds, 1 + tier->devices_n, timeout_ms);
-    (void)!read(tier->own_fd, &count, sizeof count); /* the cause of the wake is handled next */
+    (void)!read(tier->own_fd, &count, sizeof count); /* the cause of the wake is handled in the next round */
 }
 
 static void

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See tier.h: the calls of the control thread. */
+ * The calls of the SSD tier's control thread; see tier.h. */
 #include "node/tier/shell.h"
 
 #include "common/clock.h"
@@ -18,7 +18,7 @@ kvp_tier_wake(int fd)
 {
     uint64_t one = 1;
 
-    (void)!write(fd, &one, sizeof one); /* full: readable anyway */
+    (void)!write(fd, &one, sizeof one); /* fails only if the counter is full, and then the eventfd is readable anyway */
 }
 
 kvp_err_t
@@ -64,7 +64,7 @@ kvp_tier_device_of(const kvp_tier_t *tier, kvp_digest_t digest)
 {
     uint32_t number = tier->owners[kvp_tier_slot_of(digest)];
 
-    return number == KVP_TIER_DEVICES_MAX ? 0 : number; /* all are left out */
+    return number == KVP_TIER_DEVICES_MAX ? 0 : number; /* all devices are left out, so any number will do */
 }
 
 /* ---- open and close */
@@ -173,9 +173,9 @@ kvp_tier_close(kvp_tier_t *tier)
     if (tier == NULL) return;
     kvp_tier_stop(tier);
     if (tier->own_fd >= 0) close(tier->own_fd);
-    if (tier->left_out_n > 0) return; /* with what the kernel may still write to */
+    if (tier->left_out_n > 0) return; /* nothing is freed: the kernel may still write to this memory */
     for (uint32_t i = 0; tier->opened == KVP_EAGAIN && i < tier->devices_n; i++)
-        kvp_tier_device_close(tier->devices[i]); /* without a thread, which would have closed them */
+        kvp_tier_device_close(tier->devices[i]); /* no thread ran, which would have closed the devices */
     kvp_tier_room_fini(&tier->room);
     pthread_mutex_destroy(&tier->lock);
     pthread_mutex_destroy(&tier->core_lock);
@@ -197,7 +197,7 @@ kvp_tier_quiesce(kvp_tier_t *tier)
     pthread_mutex_unlock(&tier->lock);
 }
 
-/* ---- questions */
+/* ---- queries */
 #define CURSOR_SHIFT 56
 
 uint32_t
@@ -271,7 +271,7 @@ kvp_tier_stats(kvp_tier_t *tier, kvp_tier_stats_t *stats_out)
 
     memset(stats_out, 0, sizeof *stats_out);
     pthread_mutex_lock(&tier->core_lock);
-    is_ready = atomic_load(&tier->is_ready); /* else the thread has the devices for itself */
+    is_ready = atomic_load(&tier->is_ready); /* during recovery only the tier's thread uses the devices */
     for (uint32_t i = 0; i < tier->devices_n; i++) {
         const kvp_tier_device_file_t *dev = tier->devices[i];
 

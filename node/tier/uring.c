@@ -45,7 +45,7 @@ uring_begin(kvp_tier_engine_t *engine, kvp_tier_io_t *io)
         io_uring_prep_read(sqe, io->fd, io->buf + io->moved, io->len - io->moved, io->off + io->moved);
     }
     io_uring_sqe_set_data(sqe, io);
-    (void)io_uring_submit(engine->own); /* what does not go now goes with the next */
+    (void)io_uring_submit(engine->own); /* a request that cannot be submitted now is submitted with the next */
     return true;
 }
 

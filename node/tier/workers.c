@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The engine without io_uring: a few threads for reads and a few for writes, each with one call at
- * a time. A device that hangs for one kind leaves the threads of the other free. */
+ * The engine without io_uring: a few threads for reads and a few for writes, each with one system call at a time. A
+ * device that hangs for one kind of request leaves the threads of the other kind free. */
 #include "node/tier/disk.h"
 
 #include "common/thread.h"
@@ -10,22 +10,22 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define THREADS 8u /* of each kind */
+#define THREADS 8u /* the number of threads for reads, and for writes */
 
 typedef struct {
     pthread_t threads[THREADS];
     uint32_t threads_n;
     pthread_cond_t has_work;
-    kvp_list_t todo; /* guarded by lock */
+    kvp_list_t todo; /* requests not begun; guarded by lock */
     struct workers *all;
 } pool_t;
 
 typedef struct workers {
-    pool_t pools[2]; /* by kvp_tier_io_t.is_write */
+    pool_t pools[2]; /* the threads of each kind of request: [0] for reads, [1] for writes */
     int event_fd;
     pthread_mutex_t lock;
-    kvp_list_t ended; /* guarded by lock */
-    bool is_closing; /* guarded by lock */
+    kvp_list_t ended; /* finished requests; guarded by lock */
+    bool is_closing; /* true when the threads must end; guarded by lock */
 } workers_t;
 
 static int64_t
@@ -58,7 +58,8 @@ worker_main(void *arg)
         io->result = carry_out(io);
         pthread_mutex_lock(&w->lock);
         kvp_list_add_tail(&w->ended, &io->link);
-        (void)!write(w->event_fd, &one, sizeof one); /* full: readable anyway */
+        /* fails only if the counter is full, and then the eventfd is readable anyway */
+        (void)!write(w->event_fd, &one, sizeof one);
     }
     pthread_mutex_unlock(&w->lock);
     return NULL;

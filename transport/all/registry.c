@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The registry: a table of names and built-in transports, filled once and constant afterwards. Any thread.
- */
+ * The registry: the names of all transports and the tables of those in this build. Filled once, constant afterwards.
+ * Any thread. */
 #include "transport/all/registry.h"
 
 #include "transport/inside.h"
@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Every name that a configuration may contain, available in this build or not. */
+/* The entries for every name that a configuration may contain. builtin is NULL if this build lacks the transport. */
 static struct {
     const char *name;
     const kvp_transport_ops_t *builtin;
@@ -60,8 +60,8 @@ is_name(const char *name, const char *text, size_t len)
     return strlen(name) == len && memcmp(name, text, len) == 0;
 }
 
-/* find_usable finds the name text[0..len): INVALID for an unknown name, NOTSUP if this build or
- * machine lacks the transport. */
+/* find_usable finds the transport with the name text[0..len). INVALID: unknown name. NOTSUP: this build or this
+ * machine lacks the transport. On failure why has the reason. */
 static kvp_err_t
 find_usable(const char *text, size_t len, const kvp_transport_ops_t **ops_out, char *why, size_t why_cap)
 {
@@ -88,7 +88,7 @@ kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t 
     size_t n = 0;
 
     kvp_transports_init();
-    /* Reads names and commas in turn: a name stands before the first comma and after every comma. */
+    /* Reads a name, then a comma, and so on, so that an empty name before or after a comma is an error. */
     for (bool is_more = true; is_more; is_more = *at++ == ',') {
         size_t len = strcspn(at, ",");
         const kvp_transport_ops_t *ops = NULL;
@@ -122,7 +122,7 @@ kvp_transports_default(const kvp_transport_ops_t **list, size_t cap, size_t *n_o
         if (find_usable(names[i], strlen(names[i]), &list[n], why, why_cap) == KVP_OK)
             n++;
         else if (strcmp(names[i], "rdma") == 0 && !kvp_rdma_select_is_any(&selected))
-            return KVP_NOTSUP; /* the user named a device, so the lack of its transport is an error */
+            return KVP_NOTSUP; /* the user selected RDMA devices by name, so it is an error that rdma cannot be used */
     }
     *n_out = n;
     return KVP_OK;

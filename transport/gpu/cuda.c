@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * CUDA behind device.h, by its driver API.
+ * The CUDA implementation of device.h, by the CUDA driver API.
  *
  * Design notes.
- * - The file loads and initializes nothing: it looks for the library among the libraries of the
- *   process. A process without CUDA has no CUDA pointer, does not wait for a driver, and may fork.
- * - The file needs no CUDA header: it declares the calls that it uses. Names with _v2 are the
- *   targets of the header's macros.
- * - Memory of a pool or of the virtual memory calls belongs to no context. It is copied in the
- *   device's primary context, which is kept from then on, as every user of the CUDA run time keeps
- *   it. */
+ * - This file loads and initializes no library: it looks for libcuda among the libraries of the process. A process
+ *   without CUDA has no CUDA pointer, does not wait for a driver, and may fork.
+ * - This file needs no CUDA header: it declares the calls that it uses. The header defines some calls as macros;
+ *   names with _v2 are the functions behind these macros.
+ * - Memory of a CUDA memory pool or of the virtual memory calls belongs to no context. It is copied in the device's
+ *   primary context. This context is then kept for the life of the process, as the CUDA run time does. */
 #include "transport/gpu/device.h"
 
 #include "common/log.h"
@@ -36,7 +35,8 @@ enum { FLUSH_OPTION_HOST = 1, ORDERING_OWNER = 100 };
 enum { FLUSH_TARGET_CURRENT_CONTEXT = 0, FLUSH_SCOPE_OWNER = 100 };
 enum { RANGE_HANDLE_DMA_BUF = 1, HOST_ALLOC_PORTABLE = 1, STREAM_NON_BLOCKING = 1 };
 
-/* X(name, arguments). All return a result; device addresses are u64, contexts and streams pointers. */
+/* The calls of the driver, as X(name, arguments). All return a result code. Device addresses are u64; contexts and
+ * streams are pointers. */
 #define CUDA_CALLS(X)                                                                                                  \
     X(cuCtxPopCurrent_v2, (void **context_out))                                                                        \
     X(cuCtxPushCurrent_v2, (void *context))                                                                            \
@@ -52,7 +52,8 @@ enum { RANGE_HANDLE_DMA_BUF = 1, HOST_ALLOC_PORTABLE = 1, STREAM_NON_BLOCKING = 
     X(cuStreamCreate, (void **stream_out, unsigned flags))                                                             \
     X(cuStreamDestroy_v2, (void *stream))                                                                              \
     X(cuStreamSynchronize, (void *stream))
-/* Of later versions: 11.3, and 11.7. */
+/* Calls that only later versions of CUDA have: 11.3 for the first, 11.7 for the second. NULL if the library lacks
+ * them. */
 #define CUDA_CALLS_LATER(X)                                                                                            \
     X(cuFlushGPUDirectRDMAWrites, (int target, int scope))                                                             \
     X(cuMemGetHandleForAddressRange, (void *handle_out, uint64_t addr, size_t len, int kind, unsigned long long flags))
@@ -67,10 +68,11 @@ typedef struct {
 #define DEVICES_MAX 64
 
 static calls_t calls;
-static _Atomic bool is_loaded; /* set last */
+static _Atomic bool is_loaded; /* true once all fields of `calls` are set */
 static struct {
     pthread_mutex_t lock;
-    void *primary[DEVICES_MAX]; /* contexts kept; NULL = not yet. Guarded by lock */
+    /* the primary contexts that were retained, by device; NULL = not yet retained. Guarded by lock */
+    void *primary[DEVICES_MAX];
 } once = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 typedef struct {
@@ -80,7 +82,7 @@ typedef struct {
 
 /* ---- the library */
 
-/* An object's address as a function's, which ISO C has no cast for. */
+/* Looks up a symbol of the library and stores its address in a function pointer: ISO C has no cast for this. */
 static bool
 find_symbol(void *lib, const char *name, void *fn_out)
 {
@@ -147,8 +149,8 @@ pop_context(void)
 /* ---- kinds of memory */
 static const kvp_devmem_t host_memory = {.kind = KVP_MEM_HOST};
 
-/* Returns the kind, device and context of the memory at one address: HOST if CUDA does not know the
- * memory, or is not initialized here. */
+/* Returns the kind, device and context of the memory at one address. Returns host memory if CUDA does not know the
+ * address, or is not initialized in this process. */
 static kvp_devmem_t
 look_at(uint64_t addr)
 {
@@ -228,8 +230,8 @@ cuda_look(const void *addr, size_t len, kvp_devmem_t *mem_out)
     if (mem.kind == KVP_MEM_HOST) return KVP_OK;
     err = fill_devmem(&mem);
     if (err != KVP_OK) return err;
-    /* Without this attribute even a synchronous copy by the caller may still be under way when an
-     * adapter begins. The attribute is advisory: some kinds of memory refuse it. */
+    /* Without this attribute even a synchronous copy by the caller may still be under way when an adapter begins to
+     * read. The result is ignored, because some kinds of memory refuse the attribute. */
     if (mem.kind == KVP_MEM_DEVICE) (void)calls.cuPointerSetAttribute(&yes, POINTER_SYNC_MEMOPS, (uintptr_t)addr);
     *mem_out = mem;
     return KVP_OK;
@@ -289,7 +291,7 @@ cuda_pinned_alloc(const kvp_devmem_t *mem, size_t len, void **addr_out)
     return KVP_OK;
 }
 
-/* After the end of the process or of the context, the memory is freed already. */
+/* Frees pinned memory. If the context or the process's CUDA has ended, the memory is freed already. */
 static void
 cuda_pinned_free(const kvp_devmem_t *mem, void *addr)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The seam to accelerators: the kind of a pointer's memory, copies of its bytes, and the adapters'
- * access to them. CUDA is the implementation (cuda.c), used only if the process has loaded CUDA:
- * without CUDA no pointer can be a device's. Any thread may call any function; every call restores
- * the caller's current device context.
+ * The interface to accelerators: the kind of memory behind a pointer, copies of its bytes, and the adapters' access
+ * to the memory. CUDA is the only implementation (cuda.c), used only if the process has loaded CUDA: without CUDA no
+ * pointer can be device memory. Any thread may call any function; every call restores the caller's current device
+ * context.
  *
- * Not after fork: no accelerator stack works in a child. */
+ * Not usable in a forked child, because no accelerator driver works there. */
 #ifndef KVP_TRANSPORT_GPU_DEVICE_H
 #define KVP_TRANSPORT_GPU_DEVICE_H
 
@@ -12,24 +12,26 @@
 
 typedef enum {
     KVP_MEM_HOST,
-    KVP_MEM_MANAGED, /* migrates between host and device: processors may access it, adapters cannot register it */
-    KVP_MEM_DEVICE, /* processors must not access it */
+    /* migrates between host and device: processors may access the memory, adapters cannot register it */
+    KVP_MEM_MANAGED,
+    KVP_MEM_DEVICE, /* device memory: the processor must not access it */
 } kvp_mem_kind_t;
 
-/* When a device sees what an adapter has written into its memory. */
+/* When a device sees bytes that a network adapter wrote into the device's memory. */
 typedef enum {
-    KVP_DEVICE_FLUSH_NONE, /* at once */
-    KVP_DEVICE_FLUSH_CALL, /* after kvp_device_ops.flush */
-    KVP_DEVICE_FLUSH_IMPOSSIBLE, /* some time: nothing may be read straight into it */
+    KVP_DEVICE_FLUSH_NONE, /* the device sees the bytes at once */
+    KVP_DEVICE_FLUSH_CALL, /* the device sees the bytes after kvp_device_ops.flush */
+    /* the device sees the bytes at an unknown time: adapters must not write into its memory */
+    KVP_DEVICE_FLUSH_IMPOSSIBLE,
 } kvp_device_flush_t;
 
 typedef struct kvp_device_ops kvp_device_ops_t;
 
-/* Where a range of memory is. The context is the stack's, and is the caller's to keep while the
+/* The kind and device of a memory range. context is the driver's handle; the caller keeps the context alive while the
  * memory is registered. */
 typedef struct {
     kvp_mem_kind_t kind;
-    const kvp_device_ops_t *ops; /* NULL for host memory */
+    const kvp_device_ops_t *ops; /* the functions of the device; NULL for host memory */
     int device;
     void *context;
     kvp_device_flush_t flush;
@@ -37,40 +39,42 @@ typedef struct {
     bool has_peer; /* adapters may reach the memory by its address, if the kernel has a peer-memory module */
 } kvp_devmem_t;
 
-/* Device memory as a file that adapters register. */
+/* Device memory as a dma-buf file, which adapters register. */
 typedef struct {
-    int fd; /* the caller's to close, also while it is registered */
-    void *addr; /* of its first byte: at or below the one asked for, on a page's border */
+    int fd; /* the dma-buf's descriptor; the caller closes it, and may close it while the memory is registered */
+    void *addr; /* the address of the dma-buf's first byte: the requested address rounded down to a page */
     size_t len;
 } kvp_dmabuf_t;
 
-/* Copies in order, in the background, between device memory of one context and the host's. */
+/* A queue of copies between host memory and device memory of one context. The copies run in the background, in
+ * order. */
 typedef struct {
     const kvp_device_ops_t *ops;
     void *context;
 } kvp_device_queue_t;
 
 struct kvp_device_ops {
-    const char *name; /* "cuda" */
+    const char *name; /* the name of the driver, "cuda" */
 
-    /* OK, or NOTSUP and why (a text that lives for ever). It may change while the process runs: the
-     * stack may be loaded. */
+    /* Returns OK if the driver is usable, else NOTSUP with the reason (static text). The result may change while the
+     * process runs, because the driver may be loaded later. */
     kvp_err_t (*probe)(const char **why_out);
-    /* INVALID: the first and the last byte belong to different kinds of memory or devices. HOST for
-     * memory that the stack does not know. */
+    /* Finds the kind and device of the memory range; memory that the driver does not know is host memory. INVALID:
+     * the first and the last byte have different kinds or devices. */
     kvp_err_t (*look)(const void *addr, size_t len, kvp_devmem_t *mem_out);
 
-    /* NOTSUP: neither the stack nor the device can. */
+    /* Exports device memory as a dma-buf. NOTSUP: the driver or the device cannot. */
     kvp_err_t (*export_dmabuf)(const kvp_devmem_t *mem, void *addr, size_t len, kvp_dmabuf_t *dmabuf_out);
-    /* What adapters had written before is seen by the device afterwards. OK at once with FLUSH_NONE. */
+    /* Makes bytes that adapters wrote before the call visible to the device. With FLUSH_NONE it returns OK at
+     * once. */
     kvp_err_t (*flush)(const kvp_devmem_t *mem);
 
-    /* Memory of the host that the device copies from and to without help of a processor. */
+    /* Allocates pinned host memory, which the device reads and writes without the processor. pinned_free frees it. */
     kvp_err_t (*pinned_alloc)(const kvp_devmem_t *mem, size_t len, void **addr_out);
     void (*pinned_free)(const kvp_devmem_t *mem, void *addr);
 
-    /* copy begins a copy between memory of the queue's context and the host. wait ends all begun
-     * copies; also after a failed wait no copy touches memory any more. close waits. */
+    /* copy begins a copy between host memory and memory of the queue's context. wait waits for all begun copies; even
+     * if it fails, no copy touches memory afterwards. queue_close waits for the copies, and closes the queue. */
     kvp_err_t (*queue_open)(const kvp_devmem_t *mem, kvp_device_queue_t **queue_out);
     void (*queue_close)(kvp_device_queue_t *queue);
     kvp_err_t (*copy)(kvp_device_queue_t *queue, void *dst, const void *src, size_t len);

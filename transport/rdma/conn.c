@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Connections of an rdma endpoint: made, watched, ended.
- */
+ * Connections of an rdma endpoint: how they are made, watched and ended. */
 #include "transport/rdma/rails.h"
 
 #include "common/clock.h"
@@ -13,7 +12,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-/* ---- where else a peer is reached */
+/* ---- other addresses of a peer */
 void
 kvp_rdma_address_cache_init(kvp_rdma_address_cache_t *addresses)
 {
@@ -26,7 +25,8 @@ kvp_rdma_address_cache_fini(kvp_rdma_address_cache_t *addresses)
     pthread_mutex_destroy(&addresses->lock);
 }
 
-/* Addresses are zeroed before they are filled in, so they are compared as they lie. */
+/* Finds the entry of a peer by its configured address. memcmp is enough, because addresses are zeroed before they are
+ * set. */
 static kvp_rdma_cached_peer_t *
 find_cached(kvp_rdma_address_cache_t *addresses, const struct sockaddr_storage *known)
 {
@@ -77,8 +77,9 @@ kvp_rdma_address_cache_failed(kvp_rdma_address_cache_t *addresses, const struct 
     pthread_mutex_unlock(&addresses->lock);
 }
 
-#define MTU_MIN 256u /* of verbs */
-/* the other side's connection manager gives up after a minute, without a message */
+#define MTU_MIN 256u /* the smallest packet size (MTU) that verbs knows */
+/* the age from which an answer is too old: the peer's connection manager gives up after a minute, without a
+ * message */
 #define ANSWER_OLD_NS (10 * KVP_NS_PER_S)
 
 void
@@ -95,7 +96,7 @@ tell_connected(kvp_rdma_ep_t *ep, kvp_err_t err)
     kvp_ep_done_fn fn = ep->on_connected;
 
     ep->on_connected = NULL;
-    /* No answer, or none in the time that the caller had: the next connect tries another adapter of the peer. */
+    /* The peer gave no answer in the caller's time, so the next connect tries another adapter of the peer. */
     if (fn != NULL && (err == KVP_UNREACHABLE || err == KVP_CANCELLED))
         kvp_rdma_address_cache_failed(&ep->tp->addresses, &ep->known);
     if (err != KVP_OK) kvp_rdma_ep_hang_up(ep);
@@ -125,7 +126,8 @@ on_resolved(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     return err == KVP_OK ? ep->tp->verbs->ask(rail->id, data, kvp_rdma_ask_encode(&ask, data)) : err;
 }
 
-/* Lowers the MTU once: a second refusal has another cause. */
+/* Returns whether to retry with the smaller MTU of the peer. Only once for each rail: a second refusal has another
+ * cause. */
 static bool
 may_lower(const kvp_rdma_rail_t *rail, const kvp_rdma_answer_t *answer)
 {
@@ -139,8 +141,8 @@ ask_again(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     return kvp_rdma_rails_open_again(ep, rail) == KVP_OK ? KVP_EAGAIN : KVP_UNREACHABLE;
 }
 
-/* Handles the peer's answer; the rail's last event before it came quiet_ns ago. EAGAIN: another
- * answer will come. */
+/* Handles the peer's answer, which came quiet_ns after the rail's event before. EAGAIN: the rail connects again, and
+ * another answer will come. */
 static kvp_err_t
 on_answer(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_event_t *ev, uint64_t quiet_ns)
 {
@@ -148,10 +150,11 @@ on_answer(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_event_t *ev, 
     kvp_rdma_answer_t answer;
     kvp_err_t err = kvp_rdma_answer_decode(ev->data, ev->len, &answer);
 
-    /* The kernel refuses on behalf of a program that ended before its answer, and sends no data. */
+    /* The kernel refuses without data on behalf of a program that ended before its answer. */
     if (err == KVP_PROTO && ev->kind == KVP_RDMA_REFUSED) return KVP_UNREACHABLE;
     if (err != KVP_OK) return err;
-    if (was_up && quiet_ns > ANSWER_OLD_NS) return ask_again(ep, rail); /* nobody looked */
+    /* this thread read the answer so late that the peer may have given up */
+    if (was_up && quiet_ns > ANSWER_OLD_NS) return ask_again(ep, rail);
     if (answer.err == KVP_OK && ev->kind == KVP_RDMA_REFUSED) return KVP_PROTO;
     if (answer.err == KVP_LIMIT && may_lower(rail, &answer)) {
         rail->mtu_bytes = answer.mtu_bytes;
@@ -163,8 +166,9 @@ on_answer(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_event_t *ev, 
         kvp_log_error("rdma", "device %s sends packets of %u bytes and the peer takes %u: give both interfaces one MTU",
                       rail->id->dev->info.name, rail->id->dev->info.mtu_bytes, answer.mtu_bytes);
     if (answer.err != KVP_OK) return answer.err;
-    if (answer.nonce != rail->nonce) return KVP_PROTO; /* of another connect */
-    if (was_up && answer.epoch != ep->epoch) ep->has_rekeyed = true; /* another life, of it or of its device */
+    if (answer.nonce != rail->nonce) return KVP_PROTO; /* the answer belongs to another connection attempt */
+    /* the peer or its device was restarted and has other keys */
+    if (was_up && answer.epoch != ep->epoch) ep->has_rekeyed = true;
     if (was_up && (answer.epoch != ep->epoch || answer.rail != rail->pair.theirs)) return KVP_PROTO;
     if (!was_up) {
         ep->epoch = answer.epoch;
@@ -176,7 +180,8 @@ on_answer(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_event_t *ev, 
     return KVP_OK;
 }
 
-/* The first connect decides about the endpoint, any later one about its rail. */
+/* Handles a failed connection attempt. The first attempt decides about the endpoint, a later attempt about its rail
+ * only. */
 static void
 on_failure(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, kvp_err_t err)
 {
@@ -220,7 +225,8 @@ on_event(kvp_rdma_ep_t *ep, const kvp_rdma_event_t *ev)
         on_failure(ep, rail, KVP_UNREACHABLE);
         return;
     case KVP_RDMA_REQUEST:
-        ep->tp->verbs->id_close(ev->id); /* this channel has no listener */
+        /* closes a connection request, which cannot occur: this channel has no listener */
+        ep->tp->verbs->id_close(ev->id);
         return;
     }
 }

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Transfers of rdma: accepted here, posted as there is room (post.c), completed here.
+ * Transfers of rdma: this file accepts and completes them, post.c posts them as there is room.
  *
  * Design notes.
- * - A caller polls for a while before it sleeps, if batches are so short that waking would take as
- *   long.
- * - A failure costs its rail, or the endpoint (rails.c). Queue pairs are destroyed before a
- *   transfer completes with an error or is posted again: from then on no queue pair touches local
- *   memory. Written bytes may still land at the peer. */
+ * - A caller polls for a while before it sleeps if batches are so short that waking up would take as long as a batch.
+ * - A failure costs its rail or the whole endpoint (rails.c). Queue pairs are destroyed before a transfer completes
+ *   with an error or is posted again: from then on no queue pair touches local memory. Written bytes may still land
+ *   at the peer. */
 #include "transport/rdma/ep.h"
 
 #include "transport/inside.h"
@@ -21,7 +20,7 @@
 
 #define SPIN_NS 50000u
 #define POLLS_A_TURN 64u
-#define TODO_MAX (8 * KVP_RDMA_SENDS) /* accepted transfers that wait for a work request */
+#define TODO_MAX (8 * KVP_RDMA_SENDS) /* the most accepted transfers that wait to be posted */
 
 static void
 finish_xfer(kvp_rdma_ep_t *ep, kvp_xfer_t *xfer, kvp_err_t status)
@@ -52,7 +51,7 @@ finish_list(kvp_rdma_ep_t *ep, kvp_list_t *list, kvp_err_t status)
     }
 }
 
-/* Call while the transfers of the work requests still exist. */
+/* Drops all works. Called while the transfers of the works still exist. */
 static void
 forget_works(kvp_rdma_ep_t *ep)
 {
@@ -82,8 +81,8 @@ kvp_rdma_ep_lose(kvp_rdma_ep_t *ep)
     kvp_rdma_ep_finish_all(ep, KVP_DISCONNECTED);
 }
 
-/* Handles the failed work request of that number. If the status is about memory, local or remote,
- * and not about the path, its transfer gets the error; all other transfers get DISCONNECTED. */
+/* Handles a failed work request. If the status is about local or remote memory, and not about the path, the transfer
+ * of this work gets the error, and all other transfers get DISCONNECTED. Otherwise only the rail fails. */
 static void
 break_at(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, uint64_t number, kvp_rdma_wc_status_t why)
 {
@@ -123,8 +122,9 @@ is_registered_with(kvp_mrcursor_t *cursor, size_t dev, const kvp_xfer_t *xfer)
     return true;
 }
 
-/* Checks each device that the transfer may use, including rails that may connect later.
- * Registration covers all devices, but one may have lost the memory since. */
+/* Returns whether the transfer's device memory is registered with each device that the transfer may use, also by
+ * rails that connect later. A loan covers all devices, but a device that returned may have refused the memory
+ * since. */
 static bool
 is_registered(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
 {
@@ -140,7 +140,7 @@ is_registered(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
     return is_all;
 }
 
-/* A transfer refused here is never posted. */
+/* Validates a transfer at submission. A refused transfer is never posted. */
 static kvp_err_t
 check_xfer(kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
 {
@@ -150,7 +150,7 @@ check_xfer(kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
     if (err != KVP_OK) return err;
     rseg = kvp_container_of(xfer->rseg, const kvp_rdma_rseg_t, base);
     if (xfer->kind != KVP_XFER_READ && !rseg->is_writable) return KVP_INVALID;
-    /* A key of the peer's earlier life may now name other memory. */
+    /* A key of an earlier epoch of the peer may now name other memory. */
     if (rseg->keys.epoch != ep->epoch && KVP_RULE(RDMA_EPOCH)) {
         ep->has_rekeyed = true;
         return KVP_NO_SEGMENT;
@@ -188,8 +188,7 @@ kvp_rdma_submit(kvp_ep_t *base, kvp_xfer_t *const *xfers, size_t n, size_t *n_ou
 
 /* ---- completions */
 
-/* Copies arrived bytes to the caller's memory, with the sum if bytes arrive in order, which is on
- * one rail. */
+/* Copies arrived bytes to the caller's memory. Also sums the bytes if they arrive in order, as on a single rail. */
 static void
 take_in(kvp_rdma_rail_t *rail, const kvp_rdma_work_t *work)
 {
@@ -234,7 +233,7 @@ retire_work(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_work_t *wor
     finish_xfer(ep, xfer, KVP_OK);
 }
 
-/* After a batch: decides whether polling for the next one pays. */
+/* Ends a batch, and decides from its duration whether polling for the next batch is worthwhile. */
 static void
 note_batch(kvp_rdma_ep_t *ep)
 {
@@ -251,7 +250,8 @@ on_completion(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_wc_t *wc)
     uint64_t before = rail->bytes;
     kvp_rdma_work_t work;
 
-    if (wc->id < rail->works_tail || wc->id >= rail->works_head) return; /* a work request that completed earlier */
+    /* skips a work that completed with an earlier completion */
+    if (wc->id < rail->works_tail || wc->id >= rail->works_head) return;
     if (wc->status != KVP_RDMA_WC_OK) {
         break_at(ep, rail, wc->id, wc->status);
         return;
@@ -302,8 +302,9 @@ kvp_rdma_ep_poll(kvp_ep_t *base)
     return ep->fired;
 }
 
-/* Rails that have stalled, or may be tried again, make no event. A timer that fires too early is
- * left as it is: to set it before each sleep would be a system call more for every batch. */
+/* Sets the timer for the next call of kvp_rdma_rails_tend, because stalled rails and rails to retry cause no event. A
+ * timer that fires too early is left as it is, because setting it for each sleep would cost a system call for every
+ * batch. */
 static void
 set_timer(kvp_rdma_ep_t *ep)
 {
@@ -332,8 +333,8 @@ kvp_rdma_ep_arm(kvp_ep_t *base)
     return POLLIN;
 }
 
-/* At the deadline the caller destroys the queue pairs: nothing less stops an adapter from filling
- * memory that it was given. */
+/* Waits until the endpoint is idle. At the deadline it destroys the queue pairs, because nothing less stops an
+ * adapter from writing into memory that it was given. */
 kvp_err_t
 kvp_rdma_drain(kvp_ep_t *base, uint64_t deadline_ns)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An endpoint of rdma: its connections to one peer (conn.c) and the transfers on them (ep.c,
- * post.c). */
+ * An endpoint of rdma: its connections to one peer (conn.c) and the transfers on them (ep.c, post.c). */
 #ifndef KVP_TRANSPORT_RDMA_EP_H
 #define KVP_TRANSPORT_RDMA_EP_H
 
@@ -10,47 +9,48 @@
 typedef enum {
     KVP_RDMA_EP_CONNECTING,
     KVP_RDMA_EP_UP,
-    KVP_RDMA_EP_BROKEN, /* for good */
+    KVP_RDMA_EP_BROKEN, /* the endpoint cannot recover */
 } kvp_rdma_ep_state_t;
 
 typedef struct {
     kvp_ep_t base;
     kvp_rdma_tp_t *tp;
-    kvp_rdma_cm_t *cm; /* events of all rails */
-    kvp_rdma_rail_t rails[KVP_RDMA_RAILS_MAX]; /* the first is to the address that was asked for */
-    uint32_t rails_n; /* known rails */
-    struct sockaddr_storage known; /* the peer's configured address */
-    struct sockaddr_storage peer_rails[KVP_RDMA_RAILS_MAX]; /* where the peer's adapters are */
+    kvp_rdma_cm_t *cm; /* the channel for connection events of all rails */
+    kvp_rdma_rail_t rails[KVP_RDMA_RAILS_MAX]; /* the first rail connects to the address that the caller gave */
+    uint32_t rails_n; /* the number of known rails */
+    struct sockaddr_storage known; /* the configured address of the peer */
+    struct sockaddr_storage peer_rails[KVP_RDMA_RAILS_MAX]; /* the addresses of the peer's adapters */
     uint32_t peer_rails_n;
     int epoll_fd;
-    int kick_fd; /* readable when there is something in a stash */
-    int timer_fd; /* readable when rails have to be tended */
-    kvp_ep_done_fn on_connected; /* NULL after the call */
+    int kick_fd; /* an eventfd that is readable while a rail has completions in its stash */
+    int timer_fd; /* readable when kvp_rdma_rails_tend must be called */
+    kvp_ep_done_fn on_connected; /* the done function of ep_connect; NULL after its call */
     void *on_connected_arg;
-    uint64_t epoch; /* the peer's */
+    uint64_t epoch; /* the epoch of the peer's keys */
     kvp_rdma_ep_state_t state;
-    bool has_rekeyed; /* the peer gives out other keys by now */
-    bool has_slept; /* an event may be pending */
+    bool has_rekeyed; /* the peer's keys have changed since this endpoint connected */
+    bool has_slept; /* the caller has slept since the last look at the connection events, so an event may be pending */
     bool is_kicked;
-    uint64_t timed_ns; /* when the timer fires; 0 = it is not set */
+    uint64_t timed_ns; /* the time when the timer fires; 0 = the timer is not set */
 
-    kvp_list_t todo; /* transfers not posted in full */
+    kvp_list_t todo; /* transfers that are not posted in full */
     uint32_t todo_n;
-    kvp_list_t posted; /* transfers posted in full */
-    kvp_rdma_work_t
-        *lost; /* of rails that failed, to be posted again before anything new: oldest first, from lost_at on */
+    kvp_list_t posted; /* transfers posted in full that have not completed */
+    /* the works of failed rails that must be posted again before new works, oldest first, from index lost_at on */
+    kvp_rdma_work_t *lost;
     uint32_t lost_at, lost_n;
-    kvp_rdma_at_t at; /* where in the first of todo */
-    uint64_t off; /* the same in bytes */
-    kvp_rdma_copying_t leaving; /* of the first of todo */
-    uint32_t unsummed_n; /* at the end of posted, of the WRITEs that are summed once the doorbell has rung */
-    uint64_t busy_ns; /* since when something is under way; 0 = nothing is */
-    uint64_t usual_ns; /* how long a batch takes, about */
-    kvp_sum_state_t *sum; /* for bytes that arrive out of order */
-    uint64_t seq; /* works posted so far, on all rails */
-    uint64_t bytes; /* of todo and posted, that are not over */
-    bool is_wide; /* enough bytes are or were under way for all rails; until the endpoint is idle */
-    size_t fired; /* completions in the current call */
+    kvp_rdma_at_t at; /* the position in the first transfer of todo up to which it is posted */
+    uint64_t off; /* the position of `at` in bytes from the transfer's beginning */
+    /* the checksum of the first transfer of todo, whose bytes are being copied to the area */
+    kvp_rdma_copying_t leaving;
+    uint32_t unsummed_n; /* the number of WRITEs at the end of `posted` that are summed after the doorbell has rung */
+    uint64_t busy_ns; /* the time when the endpoint was last idle and got work; 0 = it is idle */
+    uint64_t usual_ns; /* the running average of a batch's duration */
+    kvp_sum_state_t *sum; /* the state for checksums of bytes that arrive out of order */
+    uint64_t seq; /* the number of works posted so far on all rails */
+    uint64_t bytes; /* the bytes of transfers in todo and posted that have not completed */
+    bool is_wide; /* the bytes under way are or were enough for several rails; false again once the endpoint is idle */
+    size_t fired; /* the number of completions in the current ep_poll */
 } kvp_rdma_ep_t;
 
 static inline bool
@@ -65,25 +65,24 @@ kvp_rdma_ep_of(kvp_ep_t *ep)
     return kvp_container_of(ep, kvp_rdma_ep_t, base);
 }
 
-/* conn.c. hang_up destroys all queue pairs: nothing of the endpoint touches local memory after it, and it is broken.
- * take_events handles
- * what happened to connections. */
+/* Functions of conn.c. kvp_rdma_ep_hang_up destroys all queue pairs: afterwards the endpoint touches no local memory
+ * and is broken. kvp_rdma_ep_take_events handles pending connection events. */
 void kvp_rdma_ep_hang_up(kvp_rdma_ep_t *ep);
 void kvp_rdma_ep_take_events(kvp_rdma_ep_t *ep);
 
-/* ep.c: is_idle: nothing is under way, and nothing waits. */
+/* Returns whether no transfer of the endpoint waits or is under way. */
 bool kvp_rdma_ep_is_idle(const kvp_rdma_ep_t *ep);
-/* The connections have ended (the peer hung up), or must end: every transfer completes. */
+/* kvp_rdma_ep_finish_all completes every transfer with the status, after the connections have ended. kvp_rdma_ep_lose
+ * ends the connections and completes every transfer with DISCONNECTED. */
 void kvp_rdma_ep_finish_all(kvp_rdma_ep_t *ep, kvp_err_t status);
 void kvp_rdma_ep_lose(kvp_rdma_ep_t *ep);
 
-/* kvp_rdma_post posts as many works as fit, first the works of failed rails, and rings each rail's
- * doorbell once. */
+/* kvp_rdma_post posts as many works as fit, first the works of failed rails, and rings each rail's doorbell once. */
 void kvp_rdma_post(kvp_rdma_ep_t *ep);
 
-/* kvp_rdma_copy_pieces moves the len bytes of a transfer from off on between its pieces and an area,
- * and advances `at`. Adds the bytes to the sum if they continue the sum. kvp_rdma_sum_pieces returns
- * the sum of all of a transfer's bytes as they are in memory now. */
+/* kvp_rdma_copy_pieces copies len bytes of a transfer from offset off on between its pieces and the landing area, and
+ * advances `at`. It adds the bytes to the checksum if they continue it. kvp_rdma_sum_pieces returns the checksum of
+ * all of a transfer's bytes as they are in memory now. */
 void kvp_rdma_copy_pieces(const kvp_xfer_t *xfer, kvp_rdma_at_t *at, uint64_t off, uint8_t *area, uint32_t len,
                           kvp_rdma_copying_t *sum);
 uint64_t kvp_rdma_sum_pieces(kvp_sum_state_t *state, const kvp_xfer_t *xfer);

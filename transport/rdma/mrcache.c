@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - Pieces lie in one array, by address. Those of different loans may overlap where their ends
- *   differ, never across a line of the grid; max_end, the furthest end so far, is where a search
- *   backwards stops.
- * - A piece is in the array from its first loan to its last, whatever has become of it; what is
- *   found is what is_ready. Only the array is under the read-write lock, which transfers take to
- *   read; states and counts are the mutex's.
- * - After a piece could not be had the rest of its loan is not tried: it would be refused for the
- *   same reason, in as many lines of the log.
- * - Workers are threads that end when nothing is left to register, and before the cache does. */
+ * - Pieces lie in one array, sorted by address. Pieces of different loans may overlap where the ends of the loans
+ *   differ, but no piece crosses a line of the grid. max_end, the highest end so far, shows where a backward search
+ *   may stop.
+ * - A piece is in the array from its first loan to its last loan, whatever its state; a look-up finds only pieces
+ *   with is_ready. The read-write lock, which transfers take for reading, guards only the array; the mutex guards
+ *   states and counts.
+ * - After a piece could not be registered the rest of its loan is not tried: it would be refused for the same reason,
+ *   with one log line for each piece.
+ * - Workers are threads that end when no piece is left to register, and before the cache is destroyed. */
 #include "transport/rdma/mrcache.h"
 
 #include "transport/rdma/verbs/select.h"
@@ -24,37 +24,39 @@
 #include <unistd.h>
 
 #define GRID_BYTES (64ull << 20)
-#define AT_ONCE_BYTES (64ull << 20) /* so much is registered in the call: some milliseconds */
+/* loans of at most this size are registered in the calling thread, in some milliseconds */
+#define AT_ONCE_BYTES (64ull << 20)
 #define WORKERS_MAX 4u
 
 typedef struct kvp_mrpiece {
     uintptr_t start;
     uintptr_t end;
-    uintptr_t max_end; /* highest end among the pieces up to this one in the array */
-    kvp_devmem_t mem; /* whose it is; HOST: ours */
+    uintptr_t max_end; /* the highest end among the pieces up to this piece in the array */
+    kvp_devmem_t mem; /* the kind and device of the memory; HOST: host memory */
     _Atomic bool is_ready;
     bool is_busy; /* a thread is registering the piece */
     bool has_failed;
     uint32_t loans;
-    kvp_list_t link; /* in waiting; empty = was begun */
+    kvp_list_t link; /* link in `waiting`; empty = its registration has begun */
     kvp_rdma_reg_t *regs[KVP_RDMA_DEVS_MAX];
 } piece_t;
 
 struct kvp_mrcache {
     kvp_mrcache_t *next;
     const kvp_verbs_ops_t *verbs;
-    uint32_t holds; /* guarded by caches_lock */
+    uint32_t holds; /* the number of users of the cache; guarded by caches_lock */
     kvp_rdma_dev_t *devs[KVP_RDMA_DEVS_MAX];
     size_t devs_n;
-    uint64_t grid_bytes; /* a power of two, at most what a device registers at once */
+    /* the size of a piece in the grid: a power of two, at most the size of one registration on every device */
+    uint64_t grid_bytes;
 
-    pthread_mutex_t lock; /* before array_lock */
+    pthread_mutex_t lock; /* guards states and counts; taken before array_lock */
     pthread_cond_t idle; /* signalled when a piece is no longer busy, or a worker has ended */
-    kvp_list_t waiting; /* guarded by lock */
-    uint32_t workers_n; /* guarded by lock */
+    kvp_list_t waiting; /* pieces to register; guarded by lock */
+    uint32_t workers_n; /* the number of running workers; guarded by lock */
 
     pthread_rwlock_t array_lock;
-    piece_t **array; /* changed under both locks */
+    piece_t **array; /* the pieces sorted by address; changed only under both locks */
     size_t n;
     size_t cap;
 };
@@ -66,9 +68,9 @@ struct kvp_loan {
 };
 
 static pthread_mutex_t caches_lock = PTHREAD_MUTEX_INITIALIZER;
-static kvp_mrcache_t *caches; /* guarded by caches_lock */
+static kvp_mrcache_t *caches; /* the caches of all verbs stacks; guarded by caches_lock */
 
-/* ---- the cache of a stack */
+/* ---- one cache for each verbs stack */
 static uint64_t
 grid_of(const kvp_mrcache_t *c)
 {
@@ -109,7 +111,7 @@ static void
 cache_destroy(kvp_mrcache_t *c)
 {
     pthread_mutex_lock(&c->lock);
-    while (c->workers_n > 0) /* they have nothing left to do */
+    while (c->workers_n > 0) /* the workers have no piece left to register, so they end soon */
         pthread_cond_wait(&c->idle, &c->lock);
     pthread_mutex_unlock(&c->lock);
     c->verbs->devs_close();
@@ -159,14 +161,14 @@ kvp_mrcache_rele(kvp_mrcache_t *cache)
     pthread_mutex_unlock(&caches_lock);
 }
 
-/* ---- the array. Changes are made under the mutex. */
+/* ---- the array. Changes are made with the mutex held. */
 static bool
 is_behind(const piece_t *p, uintptr_t start, uintptr_t end)
 {
     return p->start != start ? p->start > start : p->end > end;
 }
 
-/* Returns the number of pieces at or before [start, end). */
+/* Returns the number of pieces that are sorted at or before the range [start, end). */
 static size_t
 upper_bound(const kvp_mrcache_t *c, uintptr_t start, uintptr_t end)
 {
@@ -225,7 +227,7 @@ extract_piece(kvp_mrcache_t *c, const piece_t *p)
     pthread_rwlock_unlock(&c->array_lock);
 }
 
-/* Adds a loan to the piece of exactly these bytes, creating it if needed; NULL without memory. */
+/* Adds a loan to the piece of exactly these bytes, and creates the piece if needed. NULL: no memory. */
 static piece_t *
 borrow_piece(kvp_mrcache_t *c, uintptr_t start, uintptr_t end, const kvp_devmem_t *mem)
 {
@@ -263,7 +265,7 @@ drop_regs(const kvp_mrcache_t *c, piece_t *p)
     }
 }
 
-/* With every device, or none. */
+/* Registers the memory with every device. If a device refuses, all registrations are undone and false is returned. */
 static bool
 register_with_all(const kvp_mrcache_t *c, piece_t *p, void *addr, size_t len, int dmabuf_fd)
 {
@@ -278,7 +280,8 @@ register_with_all(const kvp_mrcache_t *c, piece_t *p, void *addr, size_t len, in
     return true;
 }
 
-/* Registers also the bytes up to the page borders; no caller sees the extra bytes. */
+/* Registers a piece of device memory as a dma-buf, which includes the bytes up to the page borders. Look-ups never
+ * return these extra bytes. */
 static bool
 register_dmabuf(const kvp_mrcache_t *c, piece_t *p)
 {
@@ -316,7 +319,7 @@ fail_neighbours(kvp_mrcache_t *c, const piece_t *p)
     }
 }
 
-/* Registers what waits. Called and left with the mutex held. */
+/* Registers the waiting pieces. Called and left with the mutex held. */
 static void
 register_waiting(kvp_mrcache_t *c)
 {
@@ -416,8 +419,8 @@ borrow_all(kvp_mrcache_t *c, uintptr_t start, uintptr_t end, const kvp_devmem_t 
     return err;
 }
 
-/* Waits for the end of every registration; returns whether all pieces are registered as memory of
- * that kind. */
+/* Waits for the end of every registration of the loan. Returns whether all pieces are registered as memory of that
+ * kind. */
 static bool
 wait_for_all(const kvp_loan_t *loan, kvp_mem_kind_t kind)
 {

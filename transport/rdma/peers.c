@@ -1,27 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A grant enters the list before its memory is registered, so that a fence finds it. A grant that
- *   has lost its peer by the end of the registration is given to no peer, and the registering
- *   thread deregisters it. The fence need not wait: no peer knows the key, and the incarnation has
- *   no connections, so no write can land by the key. A cut does not end a grant under registration
- *   either: keys outlive cuts (ADR 0013).
- * - Deregistering takes long as well, so a thread does it after the peer has been removed. The end
- *   of the peer's connections, which comes first, is what stops writes.
- * - The memory's owner does wait: a grant stays in its memory's list until its registration or
- *   deregistration has ended. */
+ * - A grant enters the list before its memory is registered, so that a fence finds the grant. A grant that has lost
+ *   its peer by the end of the registration is given to no peer, and the registering thread deregisters it. The fence
+ *   need not wait: no peer knows the key, and the incarnation has no connections, so no write can land by the key. A
+ *   cut does not end a grant that is being registered either: keys outlive cuts (ADR 0013).
+ * - Deregistering takes long as well, so a thread does it after the peer has been removed. Writes are stopped
+ *   earlier, by the end of the peer's connections.
+ * - The owner of the memory waits: a grant stays in the list of its memory until its registration or deregistration
+ *   has ended. */
 #include "transport/rdma/peers.h"
 
 #include "common/thread.h"
 
 #include <stdlib.h>
 
-/* A piece of memory that one incarnation may write to. */
+/* A grant: the registration of a piece of memory for the writes of one peer. */
 typedef struct {
     kvp_list_t link; /* link in the peer's list, or in the list of ended grants */
     kvp_list_t of_mr;
-    kvp_rdma_reg_t *regs[KVP_RDMA_RAILS_MAX]; /* of the working thread while is_busy */
-    kvp_rdma_peer_t *peer; /* NULL: ended */
-    bool is_busy; /* a thread registers or deregisters it */
+    kvp_rdma_reg_t *regs[KVP_RDMA_RAILS_MAX]; /* used only by the working thread while is_busy */
+    kvp_rdma_peer_t *peer; /* the peer of the grant; NULL: the grant has ended */
+    bool is_busy; /* a thread is registering or deregistering the grant */
 } grant_t;
 
 /* ---- peers */
@@ -73,7 +72,7 @@ kvp_rdma_peer_drop_if_empty(kvp_rdma_peer_t *p)
     free(p);
 }
 
-/* ---- keys to write with. All with the lock held, but for the calls of other files. */
+/* ---- keys for writing. The lock is held, except in calls to other files. */
 static void
 grant_free(grant_t *g)
 {
@@ -82,8 +81,9 @@ grant_free(grant_t *g)
     free(g);
 }
 
-/* Called and left with the lock held; releases the lock in between. The memory's owner waits for
- * the end. */
+/* Deregisters the memory of an ended grant and frees the grant. The caller holds the lock; the function releases the
+ * lock during the deregistration, and holds the lock again when it returns. The owner of the memory waits for the
+ * end. */
 static void
 grant_deregister(kvp_rdma_tp_t *tp, grant_t *g)
 {
@@ -141,7 +141,7 @@ kvp_rdma_peer_grants_end(kvp_rdma_tp_t *tp, kvp_rdma_peer_t *p)
     kvp_rdma_grants_sweep(tp);
 }
 
-/* Searches the grants that have not ended. */
+/* Returns the grant of the peer for this memory, if the grant has not ended; else NULL. */
 static grant_t *
 grant_find(const kvp_rdma_mr_t *mr, uint64_t incarnation)
 {
@@ -153,7 +153,7 @@ grant_find(const kvp_rdma_mr_t *mr, uint64_t incarnation)
     return NULL;
 }
 
-/* OK: it is listed, and the caller's to make. */
+/* Creates a grant and adds it to the lists. OK: the caller must register it. */
 static kvp_err_t
 grant_begin(kvp_rdma_tp_t *tp, kvp_rdma_mr_t *mr, uint64_t incarnation, grant_t **grant_out)
 {
@@ -175,7 +175,8 @@ grant_begin(kvp_rdma_tp_t *tp, kvp_rdma_mr_t *mr, uint64_t incarnation, grant_t 
     return KVP_OK;
 }
 
-/* Registers it. Called and left with the lock held, and without it in between. */
+/* Registers the region's memory for the peer of the grant. The caller holds the lock; the function releases the lock
+ * during the registration, and holds it again when it returns. A failure frees the grant. */
 static kvp_err_t
 grant_register(kvp_rdma_tp_t *tp, kvp_rdma_mr_t *mr, grant_t *g)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - Lent and registered memory is given to the adapter in place. Other memory is copied through a
- *   rail's area, or goes inline in the work request. Device memory that is not registered in full
- *   is refused: the processor must not touch it.
- * - Bytes written in place are summed after the doorbell has rung, while the transfer is under way. */
+ * - The adapter accesses lent and registered memory in place. Other memory is copied through a rail's landing area,
+ *   or is sent inline in the work request. Device memory that is not registered in full is refused, because the
+ *   processor must not touch it.
+ * - Bytes that the adapter reads in place are summed after the doorbell has rung, while the transfer is under way. */
 #include "transport/rdma/ep.h"
 
 #include "transport/rdma/rails.h"
@@ -12,8 +12,9 @@
 
 #include <string.h>
 
-#define SLICE_BYTES (128u << 10) /* of one work request, in the area, or on one of several rails */
-#define RESERVED 4u /* queue places reserved for READs that flush writes */
+/* the most bytes of one work request that goes through the area, or of one slice where several rails are used */
+#define SLICE_BYTES (128u << 10)
+#define RESERVED 4u /* places of the queue reserved for READs that flush writes */
 
 /* ---- local memory */
 static void
@@ -75,17 +76,17 @@ kvp_rdma_sum_pieces(kvp_sum_state_t *state, const kvp_xfer_t *xfer)
 
 /* ---- posting */
 
-/* A piece of a transfer, for one work request. */
+/* A slice: the part of a transfer that one work request moves. */
 typedef struct {
-    bool is_again; /* reposted after its rail failed */
+    bool is_again; /* the slice is posted again after its rail failed */
     kvp_xfer_t *xfer;
     kvp_rdma_at_t at;
     uint64_t off, seq;
-    uint32_t len; /* before posting the limit, after posting the posted length */
+    uint32_t len; /* before posting the limit in bytes, after posting the posted bytes */
 } slice_t;
 
-/* Chooses the next slice to post: first the works of a failed rail, then more of the first waiting
- * transfer. */
+/* Chooses the next slice to post: first works of failed rails, then the next bytes of the first transfer in todo.
+ * Returns false if nothing is left to post. */
 static bool
 next_slice(kvp_rdma_ep_t *ep, slice_t *s)
 {
@@ -102,7 +103,7 @@ next_slice(kvp_rdma_ep_t *ep, slice_t *s)
     return true;
 }
 
-/* Records a posted slice: s->at is after it. */
+/* Records a posted slice; s->at is the position after the slice. */
 static void
 slice_is_posted(kvp_rdma_ep_t *ep, const slice_t *s)
 {
@@ -127,7 +128,8 @@ slice_is_posted(kvp_rdma_ep_t *ep, const slice_t *s)
     ep->off = 0;
 }
 
-/* Those that wait for their sum have none, and are at the end of the list. */
+/* Computes the checksums of WRITEs that were posted in place. These WRITEs are at the end of `posted`, and their sum
+ * is 0. */
 static void
 sum_written(kvp_rdma_ep_t *ep)
 {
@@ -140,15 +142,16 @@ sum_written(kvp_rdma_ep_t *ep)
     }
 }
 
-/* The parts of one work request of a slice. */
+/* The parts of one work request, made for a slice. */
 typedef struct {
     kvp_rdma_sge_t pieces[KVP_RDMA_SGE_MAX];
-    uint32_t n; /* 0 = not possible this way, or not now */
+    uint32_t n; /* the number of pieces; 0 = not possible in this way, or not now */
     bool is_inline, is_copied;
-    uint32_t slot; /* area slot of copied bytes */
+    uint32_t slot; /* the offset of copied bytes in the landing area */
 } request_t;
 
-/* Each make_ function sets the slice to the bytes of its request, with s->at after them. */
+/* make_inline, make_direct and make_copied each try one way to make the work request of a slice. They set s->len to
+ * the bytes of the request, and s->at to the position after these bytes. */
 static void
 make_inline(const kvp_rdma_rail_t *rail, const slice_t *s, request_t *q)
 {
@@ -162,12 +165,12 @@ make_inline(const kvp_rdma_rail_t *rail, const slice_t *s, request_t *q)
     for (uint32_t i = 0; xfer->kind == KVP_XFER_WRITE && i < xfer->iov_n; i++) {
         const kvp_iov_t *piece = &xfer->iov[i];
 
-        if (piece->len == 0) continue; /* to some adapters 0 means 2 GiB */
+        if (piece->len == 0) continue; /* left out, because some adapters take a length of 0 as 2 GiB */
         q->pieces[q->n++] = (kvp_rdma_sge_t){.addr = (uint64_t)(uintptr_t)piece->addr, .len = (uint32_t)piece->len};
     }
 }
 
-/* Covers as many bytes as are registered. */
+/* Makes a request that accesses the caller's memory in place, for as many bytes as are registered. */
 static void
 make_direct(const kvp_rdma_rail_t *rail, kvp_mrcursor_t *cursor, slice_t *s, request_t *q)
 {
@@ -192,7 +195,7 @@ make_direct(const kvp_rdma_rail_t *rail, kvp_mrcursor_t *cursor, slice_t *s, req
     if (q->n > 0) s->len = (uint32_t)len;
 }
 
-/* Through the area, as far as one slot goes. */
+/* Makes a request through the landing area, for at most SLICE_BYTES bytes. */
 static void
 make_copied(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, slice_t *s, request_t *q)
 {
@@ -215,7 +218,8 @@ make_copied(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, slice_t *s, request_t *q)
     }
 }
 
-/* Returns the bytes that the processor handles after their arrival, or whose area is needed again. */
+/* Returns the slice's bytes if the processor must sum or copy them after their arrival, or if they occupy the landing
+ * area; else 0. */
 static uint64_t
 late_work(const slice_t *s, const request_t *q)
 {
@@ -224,7 +228,7 @@ late_work(const slice_t *s, const request_t *q)
     return q->is_copied || is_summed ? s->len : 0;
 }
 
-/* Returns false if the rail has no room. */
+/* Posts one slice. Returns false if the rail has no room. */
 static bool
 post_slice(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, kvp_mrcursor_t *cursor, slice_t *s)
 {
@@ -239,9 +243,8 @@ post_slice(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, kvp_mrcursor_t *cursor, sli
     if (!is_devices) make_inline(rail, s, &q);
     if (q.n == 0) make_direct(rail, cursor, s, &q);
     if (q.n == 0 && !is_devices) make_copied(ep, rail, s, &q);
-    if (q.n == 0 && is_devices)
-        kvp_rdma_ep_lose(
-            ep); /* a device came back without it: over the next connection it goes through a bounce buffer */
+    /* A returned device has lost this memory: over the next connection the bytes go through a bounce buffer. */
+    if (q.n == 0 && is_devices) kvp_rdma_ep_lose(ep);
     if (q.n == 0) return false;
     if (kvp_rdma_rail_is_idle(rail)) kvp_rdma_rails_moved(rail, 0);
     flags = s->off == 0 ? kvp_rdma_rail_order(rail, s->xfer) : 0;
@@ -257,7 +260,8 @@ post_slice(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, kvp_mrcursor_t *cursor, sli
     return true;
 }
 
-/* Rings the doorbells. Returns false if a rail failed and its works may go over another rail. */
+/* Rings the doorbells of all rails. Returns false if a rail failed, so that its works may be posted on another
+ * rail. */
 static bool
 ring_doorbells(kvp_rdma_ep_t *ep)
 {
@@ -275,7 +279,8 @@ ring_doorbells(kvp_rdma_ep_t *ep)
     return is_well;
 }
 
-/* Whether what waits is more than a queue takes, or goes over several in slices. */
+/* Returns whether the waiting transfers are more than a queue has room for, or are split into slices over several
+ * rails. */
 static bool
 is_long(const kvp_rdma_ep_t *ep)
 {
@@ -312,7 +317,7 @@ kvp_rdma_post(kvp_rdma_ep_t *ep)
         kvp_mrcache_begin(ep->tp->cache, &cursor);
         post_all(ep, &cursor);
         kvp_mrcache_end(&cursor);
-    } while (!ring_doorbells(ep) && kvp_rdma_ep_is_up(ep)); /* each turn removes at least one rail */
+    } while (!ring_doorbells(ep) && kvp_rdma_ep_is_up(ep)); /* each turn removes at least one rail, so the loop ends */
     if (ep->busy_ns == 0 && !kvp_rdma_ep_is_idle(ep)) ep->busy_ns = kvp_now_ns();
     sum_written(ep);
 }

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - All works that fit are posted with one ring of the doorbell, and only the last is signaled: its
- *   completion shows that all works before it are over. A batch with writes ends in a READ, whose
- *   completion shows that the writes are in the peer's memory. Further completions are requested
- *   before the queue would run empty, where the processor has work with arrived bytes, and in long
- *   transfers, so that progress stays visible.
- * - The adapter bounds the READs under way: it holds back READs above the number that both ends
- *   agreed on at connection.
- * - A READ ordered after others carries the fence; one fence serves all later READs of that kind. A
- *   PUBLISH ordered after writes is posted after a READ, and carries the fence too. One such READ
+ * - All works that fit are posted with one ring of the doorbell, and only the last work is signaled: its completion
+ *   shows that all works before it have completed. A batch with writes ends in a READ, whose completion shows that
+ *   the writes are in the peer's memory. More completions are requested before the queue would run empty, where the
+ *   processor has to copy or sum arrived bytes, and in long transfers, so that progress stays visible.
+ * - The adapter limits the READs under way: it holds back READs above the number that both ends agreed on at
+ *   connection.
+ * - A READ ordered after other READs has the fence flag; one fence serves all later READs of that kind. A PUBLISH
+ *   ordered after writes is posted after a READ, which flushes the writes, and has the fence flag too. One such READ
  *   serves all later PUBLISHes.
- * - The area is a ring: works of one queue pair complete in order, so slots are freed in order. */
+ * - The landing area is a ring: works of one queue pair complete in order, so the area is freed in order. */
 #include "transport/rdma/rail.h"
 
 #include "common/clock.h"
@@ -23,10 +22,10 @@
 
 #define LINE_BYTES 64u
 #define INLINE_BYTES 256u
-#define QUIET_BYTES (64u << 20) /* moved without a completion */
+#define QUIET_BYTES (64u << 20) /* the most bytes that a rail posts without requesting a completion */
 #define QUIET_WORK (KVP_RDMA_AREA_BYTES / 2)
 #define LEN_MAX (1u << 30)
-#define RESERVE 3u /* work requests kept for pushing READs, before a PUBLISH and at the end */
+#define RESERVE 3u /* work requests reserved for READs that flush writes, before a PUBLISH and at the end */
 
 static void
 free_area(kvp_rdma_rail_t *rail)
@@ -43,7 +42,7 @@ make_area(kvp_rdma_rail_t *rail)
     size_t bytes = KVP_RDMA_AREA_BYTES + LINE_BYTES;
 
     if (rail->area_reg != NULL && rail->area_reg->dev == rail->id->dev && !rail->area_reg->is_lost) return KVP_OK;
-    free_area(rail); /* the area of another device, or of no device that accepts it */
+    free_area(rail); /* the area is registered with another device, or with a device that no longer accepts the area */
     rail->area = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (rail->area == MAP_FAILED) {
         rail->area = NULL;
@@ -212,7 +211,7 @@ signal_last(kvp_rdma_rail_t *rail)
     rail->quiet_bytes = rail->quiet_work = 0;
 }
 
-/* A batch that wrote completes by a READ. */
+/* A batch with writes gets its completion from a READ that flushes the writes. */
 void
 kvp_rdma_rail_settle(kvp_rdma_rail_t *rail, bool is_long)
 {
@@ -275,7 +274,8 @@ kvp_rdma_rail_has_writes(const kvp_rdma_rail_t *rail)
     return false;
 }
 
-/* What completed between the last poll and the arming makes no event: it is looked for once more. */
+/* Arms the completion queue and then polls once more, because a completion between the last poll and the arming
+ * causes no event. */
 bool
 kvp_rdma_rail_arm(kvp_rdma_rail_t *rail)
 {

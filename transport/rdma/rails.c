@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - An endpoint with little traffic has one rail. The others are connected with the first large
- *   batch, or after the loss of the first rail.
- * - A small batch uses one rail: a second doorbell, a second completion and waiting for both cost
- *   more than half of the time of WIDE_BYTES. Slices of a larger batch go to the rail with the
- *   fewest bytes under way.
- * - A failed rail is left alone for a while. After it stands again it carries small batches only as
- *   a last resort, until it has carried some batches.
- * - Order between rails is by completions: a work ordered after others waits until these are over
- *   on all other rails; on its own rail a fence orders them.
- * - The works of a failed rail are posted again in the order of their first posting, before any new
- *   work: a descriptor must not overtake its payload, even if the next rail fails with the same
- *   works. A rail that worked before may be tried again after a moment, so an endpoint survives the
- *   loss of its only rail.
- * - Every wait for a queue pair has a clock of our own: some adapters fail without a completion. */
+ * - An endpoint with little traffic has one rail. The other rails are connected with the first large batch, or after
+ *   the loss of the first rail.
+ * - A small batch uses one rail: a second doorbell, a second completion and waiting for both cost more than half of
+ *   the transfer time of WIDE_BYTES. Slices of a larger batch go to the rail with the fewest bytes under way.
+ * - A failed rail is not used for a while. After it is connected again, it carries small batches only if no better
+ *   rail is connected, until it has carried some batches.
+ * - Order between rails is kept by completions: a work ordered after earlier works waits until these works have
+ *   completed on all other rails; on its own rail a fence orders the works.
+ * - The works of a failed rail are posted again in the order of their first posting, before any new work: a
+ *   descriptor must not overtake its payload, even if the next rail fails with the same works. A rail that worked
+ *   before may be tried again after a moment, so an endpoint survives the loss of its only rail.
+ * - Every wait for a queue pair has a time-out of our own, because some adapters fail without a completion. */
 #include "transport/rdma/rails.h"
 
 #include "transport/rdma/verbs/dev.h"
@@ -26,7 +24,7 @@
 
 /* ---- failures of paths */
 #define RETRY_FIRST_NS (50 * KVP_NS_PER_MS)
-#define RETRY_SHIFT_MAX 7u /* 6.4 s, and as much again by chance */
+#define RETRY_SHIFT_MAX 7u /* the most doublings of the back-off: 6.4 s, plus a random time of up to 6.4 s */
 
 void
 kvp_rdma_paths_init(kvp_rdma_paths_t *paths)
@@ -46,7 +44,7 @@ is_of(const kvp_rdma_path_entry_t *e, const kvp_rdma_path_t *path, const struct 
     return e->ours == path->ours && memcmp(&e->theirs, theirs, sizeof *theirs) == 0;
 }
 
-/* Addresses are zeroed before they are filled in, so they are compared as they lie. */
+/* Finds or creates the entry of a path. memcmp is enough, because addresses are zeroed before they are set. */
 static kvp_rdma_path_entry_t *
 find_path(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path)
 {
@@ -84,7 +82,7 @@ kvp_rdma_paths_reset(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path)
     pthread_mutex_unlock(&paths->lock);
 }
 
-/* A path without failures until now may be tried again at once. */
+/* Counts a failure, and sets the time of the next try. The first failure adds only a random time of up to 50 ms. */
 static void
 count_failure(kvp_rdma_fails_t *fails, uint64_t now_ns, uint64_t dice)
 {
@@ -111,9 +109,10 @@ kvp_rdma_paths_failed(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path, uint64_t s
     return fails;
 }
 
-#define WIDE_BYTES (512u << 10) /* 20 us at 200 Gb/s */
-#define PROVEN_BATCHES 4u /* batches that clear a path's failures: a connection alone proves little */
-#define CONNECT_NS (1500 * KVP_NS_PER_MS) /* for each step; the connection manager itself would try for a minute */
+#define WIDE_BYTES (512u << 10) /* the bytes under way from which several rails are used; 20 us at 200 Gb/s */
+#define PROVEN_BATCHES 4u /* the batches after which a path's failures are cleared: a connection alone proves little */
+/* the time limit of each step of connecting; the connection manager itself would try for a minute */
+#define CONNECT_NS (1500 * KVP_NS_PER_MS)
 
 /* ---- the rails that exist */
 static uint32_t
@@ -126,7 +125,7 @@ dev_index(const kvp_rdma_tp_t *tp, const kvp_rdma_dev_t *dev)
     return i;
 }
 
-/* Moves the rail to the path between these two ports, with the path's failures. */
+/* Assigns the rail to the path from our device `ours` to the peer's address, and loads the path's failures. */
 static void
 use_path(kvp_rdma_tp_t *tp, kvp_rdma_rail_t *rail, uint32_t ours)
 {
@@ -145,7 +144,8 @@ kvp_rdma_rails_learn(kvp_rdma_ep_t *ep, const kvp_rdma_answer_t *answer)
     memcpy(ep->peer_rails, answer->rails, sizeof answer->rails);
     ep->rails[0].pair = pairs[0];
     use_path(ep->tp, &ep->rails[0], pairs[0].ours);
-    if (pairs[0].ours >= ep->tp->devs_n) return; /* the network led over an adapter that we leave alone */
+    /* the network's route uses an adapter that the instance does not use */
+    if (pairs[0].ours >= ep->tp->devs_n) return;
     ep->rails_n = (uint32_t)kvp_rdma_pairs(ep->tp->devs, ep->tp->devs_n, ep->peer_rails, ep->peer_rails_n, pairs);
     for (uint32_t i = 1; i < ep->rails_n; i++) {
         ep->rails[i].pair = pairs[i];
@@ -171,10 +171,10 @@ rail_name(const kvp_rdma_ep_t *ep, const kvp_rdma_rail_t *rail)
 }
 
 /* ---- the rail of each slice */
-/* A node ends our connections before it gives away space that we may still write to (peer_cut). So
- * a connection that is older than the grant proves that the space is still ours: a writer that
- * slept meanwhile finds the connection ended, and must not write over a later writer's bytes by a
- * new one. */
+/* Returns whether the rail may carry the transfer: the rail is connected, and a write's space was granted after the
+ * connection was made. A node ends our connections before it gives away space that we may still write to (peer_cut).
+ * So a connection older than the grant proves that the space is still ours. A writer that slept meanwhile finds its
+ * connection ended, and must not use a new connection, which would overwrite a later writer's bytes. */
 static bool
 may_carry(const kvp_rdma_rail_t *rail, const kvp_xfer_t *xfer)
 {
@@ -183,7 +183,7 @@ may_carry(const kvp_rdma_rail_t *rail, const kvp_xfer_t *xfer)
     return rail->is_up && !(is_bound && rail->stood_ns >= xfer->granted_ns);
 }
 
-/* Returns the rail of small batches: the first without failures, else the first. */
+/* Returns the rail for small batches: the first rail without failures, else the first connected rail. */
 static const kvp_rdma_rail_t *
 home_rail(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
 {
@@ -199,7 +199,7 @@ home_rail(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
     return best;
 }
 
-/* A connection that is made from now on is younger still. */
+/* Any connection that is made from now on would also be younger than the grant. */
 bool
 kvp_rdma_rails_are_young(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
 {
@@ -207,7 +207,8 @@ kvp_rdma_rails_are_young(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
            KVP_RULE(RDMA_OLD_WRITES);
 }
 
-/* Whether all that a transfer must come after is over, but for what the rail itself sees to. */
+/* Returns whether all works that the transfer must come after have completed on the other rails. On the transfer's
+ * own rail a fence orders them. */
 static bool
 is_over_elsewhere(const kvp_rdma_ep_t *ep, const kvp_rdma_rail_t *rail, const kvp_xfer_t *xfer)
 {
@@ -225,7 +226,8 @@ is_over_elsewhere(const kvp_rdma_ep_t *ep, const kvp_rdma_rail_t *rail, const kv
     return true;
 }
 
-/* The bytes to send may be the result of an earlier READ. */
+/* Returns whether a WRITE must wait for READs under way, because its source may be the destination of an earlier
+ * READ. */
 static bool
 awaits_reads(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, uint64_t off)
 {
@@ -256,7 +258,7 @@ kvp_rdma_rails_pick(kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, uint64_t off)
     return best;
 }
 
-/* Until nothing is left, lest the rest of a batch crowd on one rail. */
+/* Keeps is_wide until no byte is under way, so that the rest of a batch does not crowd on one rail. */
 void
 kvp_rdma_rails_widen(kvp_rdma_ep_t *ep)
 {
@@ -264,7 +266,7 @@ kvp_rdma_rails_widen(kvp_rdma_ep_t *ep)
 }
 
 /* ---- connecting further rails, and giving up */
-/* If one of our adapters does not reach the address, another one may. */
+/* Assigns the rail to another adapter of ours, which may reach the address. */
 static void
 try_another_of_ours(const kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
@@ -317,8 +319,8 @@ kvp_rdma_rails_open_again(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     return begin_rail(ep, rail);
 }
 
-/* Returns whether the missing rails should be connected. A peer with other keys does not belong to
- * this endpoint. */
+/* Returns whether the missing rails should be connected. If the peer's keys have changed, no further rails are
+ * connected, because this endpoint cannot use the new keys. */
 static bool
 wants_all(const kvp_rdma_ep_t *ep)
 {
@@ -342,9 +344,9 @@ kvp_rdma_rails_are_connecting(const kvp_rdma_ep_t *ep)
     return false;
 }
 
-/* Returns when a rail with works and without a sign of progress counts as dead: one and a half
- * times the adapter's own time-out, which some adapters never report, plus the transfer time of the
- * bytes at about 10 MB/s, if the adapter gives up after a second. */
+/* Returns the time when a rail with works and without progress counts as dead: one and a half times the adapter's own
+ * time-out (which some adapters never report), plus the transfer time of the bytes under way at about 10 MB/s if the
+ * adapter's time-out is a second. */
 static uint64_t
 stalled_at_ns(const kvp_rdma_rail_t *rail)
 {
@@ -353,13 +355,13 @@ stalled_at_ns(const kvp_rdma_rail_t *rail)
     return rail->shown_ns + give_up_ns + give_up_ns / 2 + (rail->bytes * (give_up_ns / 10) >> 20);
 }
 
-/* When a rail is given up if nothing is heard of it; UINT64_MAX = nothing is awaited. */
+/* Returns the time when the rail is given up if no progress is seen; UINT64_MAX = nothing is awaited. */
 static uint64_t
 patience_ns(const kvp_rdma_rail_t *rail)
 {
     if (rail->id == NULL) return UINT64_MAX;
-    /* The clock stands while no work is under way, and after a pause the pending events are read
-     * first. So each step has its full time, and frequent short bursts do not restart the clock. */
+    /* The clock stands while no work is under way, and after a pause pending events are read first. So each step has
+     * its full time, and frequent short bursts do not restart the clock. */
     if (!rail->is_up) return rail->shown_ns + CONNECT_NS;
     if (kvp_rdma_rail_is_idle(rail)) return UINT64_MAX;
     return stalled_at_ns(rail);
@@ -419,7 +421,8 @@ kvp_rdma_rails_next_ns(const kvp_rdma_ep_t *ep)
 
 /* ---- a rail's end */
 
-/* A rail that took a part of a work and failed has the part beside the rest. */
+/* Orders works by their first posting. If a rail took only a part of a work before it failed, both parts are
+ * adjacent. */
 static int
 by_first_posted(const void *a, const void *b)
 {
@@ -429,8 +432,8 @@ by_first_posted(const void *a, const void *b)
     return x->off < y->off ? -1 : x->off > y->off;
 }
 
-/* A rail that reposts works has other rails' works after younger ones of its own, so all works are
- * sorted again. */
+/* Takes the works of a failed rail into the list of works to post again, and sorts the list. A rail that already
+ * reposted works of other rails has them after newer works of its own. Returns false if there is no memory. */
 static bool
 keep_lost(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
@@ -441,7 +444,7 @@ keep_lost(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     while (ep->lost_at < ep->lost_n)
         all[n++] = ep->lost[ep->lost_at++];
     while (kvp_rdma_rail_take_work(rail, UINT64_MAX, &work))
-        if (work.xfer != NULL) all[n++] = work; /* the other works only flushed writes */
+        if (work.xfer != NULL) all[n++] = work; /* a work without a transfer only flushed writes, and is not repeated */
     qsort(all, n, sizeof *all, by_first_posted);
     free(ep->lost);
     ep->lost = all;
@@ -450,7 +453,7 @@ keep_lost(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     return true;
 }
 
-/* Returns whether a rail stands, or may stand soon: a rail without two failures in a row. */
+/* Returns whether a rail is connected or connecting, or may connect soon: a rail without two failures in a row. */
 static bool
 has_hope(const kvp_rdma_ep_t *ep)
 {
@@ -459,7 +462,7 @@ has_hope(const kvp_rdma_ep_t *ep)
     return false;
 }
 
-/* Whether writes wait that no rail may carry. */
+/* Returns whether a write waits that no rail may carry. */
 static bool
 are_writes_stranded(const kvp_rdma_ep_t *ep)
 {
@@ -486,7 +489,7 @@ kvp_rdma_rails_failed(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
         return;
     }
     if (up_n(ep) == 0) connect_more(ep, kvp_now_ns());
-    /* An idle endpoint is tended by no thread, and would refuse writes while no rail stands. */
+    /* No thread tends an idle endpoint, and it would refuse writes while no rail is connected. */
     if (!has_hope(ep) || (was_up && ep->bytes == 0 && up_n(ep) == 0)) kvp_rdma_ep_lose(ep);
 }
 
@@ -496,7 +499,7 @@ kvp_rdma_rails_orphan(kvp_rdma_ep_t *ep)
     return ep->lost_at < ep->lost_n ? &ep->lost[ep->lost_at] : NULL;
 }
 
-/* Where a rail takes less at once than the one that failed did, the rest goes next. */
+/* A rail may post fewer bytes of a work than the failed rail did; then the rest of the work is posted next. */
 void
 kvp_rdma_rails_take_orphan(kvp_rdma_ep_t *ep, const kvp_rdma_at_t *behind, uint32_t len)
 {
@@ -508,13 +511,14 @@ kvp_rdma_rails_take_orphan(kvp_rdma_ep_t *ep, const kvp_rdma_at_t *behind, uint3
     work->len -= len;
 }
 
-/* ---- the record of each path */
+/* ---- the success record of each path */
 void
 kvp_rdma_rails_connected(kvp_rdma_rail_t *rail)
 {
     uint32_t ours = dev_index(rail->tp, rail->id->dev);
 
-    if (ours != rail->pair.ours) use_path(rail->tp, rail, ours); /* the network now routes by another device */
+    /* the network now routes over another device of ours */
+    if (ours != rail->pair.ours) use_path(rail->tp, rail, ours);
     rail->is_up = true;
     rail->stood_ns = kvp_now_ns();
     rail->batches = 0;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The serving side of rdma: admits and shuts out peers. No data bytes pass here.
+ * The serving side of rdma: admits peers and shuts them out. No data bytes pass through this code.
  *
  * Design notes.
- * - A peer is an incarnation. A fence or the peer's leave ends its connections and its keys
- *   together, under the lock, so a connection request that is being admitted meanwhile is seen by
- *   one side or the other. A vanished host sends no event, because the serving side sends nothing
- *   to it; the sockets of its attachments show its end.
- * - Events of one connection are read under the lock as well, so that no thread holds an id that
- *   another thread closes. */
+ * - A peer is an incarnation. A fence, or the peer's leave, ends its connections and its write keys together, under
+ *   the lock. So a connection request that is being admitted meanwhile either sees the fence or is found by it. The
+ *   serving side sends nothing to a peer, so a vanished host causes no event here; the sockets of its attachments
+ *   show its end.
+ * - Events of one connection are also read under the lock, so that no thread holds an id that another thread closes.
+ */
 #include "transport/rdma/peers.h"
 
 #include "net/wake.h"
@@ -26,15 +26,15 @@
 #include <unistd.h>
 
 #define EVENTS_A_TURN 64u
-#define TEND_MS 1000 /* from one look at the devices to the next */
+#define TEND_MS 1000 /* the time between two looks at the devices */
 
 typedef struct {
-    kvp_list_t link; /* in peer->conns */
+    kvp_list_t link; /* link in the peer's list of connections, peer->conns */
     kvp_rdma_peer_t *peer;
     kvp_rdma_id_t *id;
 } conn_t;
 
-/* ---- connections. All under the lock. */
+/* ---- connections. The lock is held. */
 static void
 conn_close(kvp_rdma_tp_t *tp, conn_t *conn)
 {
@@ -59,8 +59,9 @@ peer_end(kvp_rdma_tp_t *tp, kvp_rdma_peer_t *p)
     kvp_rdma_peer_drop_if_empty(p);
 }
 
-/* ---- letting in */
-/* A peer without an attachment would never be dropped, because no leave follows. */
+/* ---- admission */
+/* Returns whether the peer may connect. A peer that is not attached is refused if attachment is needed: it would
+ * never be dropped, because no leave follows. */
 static bool
 is_attached(kvp_rdma_tp_t *tp, uint64_t incarnation)
 {
@@ -87,8 +88,7 @@ judge_ask(kvp_rdma_tp_t *tp, const kvp_rdma_event_t *ev, kvp_rdma_ask_t *ask_out
     return tp->serving.conns_n >= tp->max_conns ? KVP_BUSY : KVP_OK;
 }
 
-/* Returns the rail of a connection; devs_n: the connection came on a device that is not announced
- * to peers. */
+/* Returns the number of the rail on which the connection arrived; devs_n if its device is not announced to peers. */
 static uint32_t
 rail_of(const kvp_rdma_tp_t *tp, const kvp_rdma_id_t *id)
 {
@@ -99,7 +99,7 @@ rail_of(const kvp_rdma_tp_t *tp, const kvp_rdma_id_t *id)
     return rail;
 }
 
-/* Where we listen on one of our rails. */
+/* Returns the address at which we listen on one of our rails. */
 static struct sockaddr_storage
 rail_addr(const kvp_rdma_tp_t *tp, size_t i)
 {
@@ -165,8 +165,8 @@ listener_close(kvp_rdma_tp_t *tp, kvp_rdma_listener_t *l)
     l->id = NULL;
 }
 
-/* Every event of a connection other than ESTABLISHED ends it. Every event of a listener means the
- * loss of its device. */
+/* Handles an event. Any event of a connection other than ESTABLISHED ends the connection. Any event of a listener
+ * other than a request means that its device was removed. */
 static void
 on_event(kvp_rdma_tp_t *tp, const kvp_rdma_event_t *ev)
 {
@@ -246,7 +246,7 @@ is_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
                   &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
 }
 
-/* A listener at all devices belongs to no single device, and tends itself. */
+/* Opens a listener. A listener at all devices (dev NULL) is not bound to one device, and needs no reopening. */
 static kvp_err_t
 listener_open(kvp_rdma_tp_t *tp, kvp_rdma_listener_t *l)
 {
@@ -257,7 +257,7 @@ listener_open(kvp_rdma_tp_t *tp, kvp_rdma_listener_t *l)
     return err;
 }
 
-/* Peers that were admitted at one address connect to the others as well. */
+/* Listens at the addresses of the other devices as well, because peers connect to all of them. */
 static void
 listen_at_others(kvp_rdma_tp_t *tp, const struct sockaddr_storage *first)
 {
@@ -292,7 +292,7 @@ kvp_rdma_listen(kvp_tp_t *base, const kvp_hostport_t *at, kvp_hostport_t *bound_
     err = tp->verbs->cm_open(&s->cm);
     s->listeners[0].at = addr;
     if (err == KVP_OK) err = listener_open(tp, &s->listeners[0]);
-    if (err != KVP_OK) return err; /* fini handles the partial state */
+    if (err != KVP_OK) return err; /* kvp_rdma_serving_fini cleans up the partial state */
     kvp_rdma_set_port(&s->listeners[0].at, htons(s->port));
     s->listeners_n = 1;
     listen_at_others(tp, &addr);
@@ -351,7 +351,7 @@ kvp_rdma_serve(kvp_tp_t *base, uint32_t lane, int timeout_ms)
     if (lane == 0) p[1].fd = s->cm->fd;
     if (lane == 0 && (timeout_ms < 0 || timeout_ms > TEND_MS)) timeout_ms = TEND_MS;
     if (poll(p, 2, timeout_ms) < 0 && errno != EINTR) return KVP_SYS;
-    if (lane != 0) return KVP_OK; /* events are few: one lane is enough */
+    if (lane != 0) return KVP_OK; /* events are few, so only lane 0 handles them */
     pthread_mutex_lock(&s->lock);
     for (uint32_t i = 0; i < EVENTS_A_TURN && err == KVP_OK; i++) {
         err = tp->verbs->cm_next(s->cm, &ev);
@@ -365,7 +365,7 @@ kvp_rdma_serve(kvp_tp_t *base, uint32_t lane, int timeout_ms)
     return err == KVP_EAGAIN ? KVP_OK : err;
 }
 
-/* A woken lane does not return, so the wake need not be consumed. */
+/* Makes every serve return. The descriptor stays readable, because a woken lane does not serve again. */
 void
 kvp_rdma_wake(kvp_tp_t *base)
 {
@@ -406,7 +406,7 @@ kvp_rdma_peer_cut(kvp_tp_t *base, uint64_t incarnation)
     pthread_mutex_unlock(&tp->serving.lock);
 }
 
-/* Without memory for the peer its connects are refused, as if it had not attached. */
+/* Marks the peer as attached. Without memory for the peer its connections are refused as if it were not attached. */
 void
 kvp_rdma_peer_came(kvp_tp_t *base, uint64_t incarnation)
 {

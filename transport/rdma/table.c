@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The rdma transport's table, its instances and memory. Adapters move the data: see ep.c for the
- * asking side, serve.c for the serving side, docs/adr/0013 for the reasons. */
+ * The table of the rdma transport, its instances and memory. Adapters move the data: see ep.c for the asking side,
+ * serve.c for the serving side, docs/adr/0013 for the reasons. */
 #include "transport/rdma/table.h"
 
 #include "transport/rdma/ep.h"
@@ -18,10 +18,10 @@
 #define CONNS_DEFAULT 4096u
 #define PROBE_TEXT_MAX 512u
 
-/* The devices stay open: to open them takes longer than a call may. */
+/* The result of the first probe. Its devices stay open, because opening devices takes too long for a call. */
 static struct {
     pthread_once_t once;
-    pid_t owner; /* process that opened the devices */
+    pid_t owner; /* the process that opened the devices */
     kvp_err_t err;
     char text[PROBE_TEXT_MAX];
 } probed = {.once = PTHREAD_ONCE_INIT};
@@ -46,13 +46,13 @@ rdma_probe(const char **why_out)
     pthread_once(&probed.once, probe_once);
     *why_out = probed.text;
     if (probed.err != KVP_OK || probed.owner == getpid()) return probed.err;
-    /* The kernel refuses what is asked through another's descriptor, and librdmacm opens no device twice. */
+    /* The kernel refuses calls through a descriptor of another process, and librdmacm opens no device twice. */
     *why_out = "this process was forked from a process that had opened its RDMA devices; open pools after the fork, or "
                "start a new process (multiprocessing: spawn)";
     return KVP_NOTSUP;
 }
 
-/* Returns whether an answer to a peer has room for all devices. */
+/* Returns whether the answer to a peer has room for the addresses of all devices. */
 static bool
 can_be_told(kvp_rdma_dev_t *const *devs, size_t n)
 {
@@ -64,7 +64,7 @@ can_be_told(kvp_rdma_dev_t *const *devs, size_t n)
     return kvp_rdma_answer_encode(&answer, bytes) > 0;
 }
 
-/* With more adapters than an answer has room for, uses the nearest ones to the thread that creates
+/* Opens the devices. If there are more than an answer has room for, keeps those nearest to the thread that creates
  * the instance. */
 static kvp_err_t
 open_devs(kvp_rdma_tp_t *tp, const kvp_tp_conf_t *conf)
@@ -145,7 +145,7 @@ kvp_rdma_epoch(const kvp_rdma_tp_t *tp)
     return epoch;
 }
 
-/* ---- memory of ours */
+/* ---- memory that is served */
 void
 kvp_rdma_regs_drop(const kvp_rdma_tp_t *tp, kvp_rdma_reg_t *regs[KVP_RDMA_RAILS_MAX])
 {
@@ -159,7 +159,8 @@ kvp_err_t
 kvp_rdma_regs_make(const kvp_rdma_tp_t *tp, void *addr, size_t len, kvp_rdma_access_t access,
                    kvp_rdma_reg_t *regs_out[KVP_RDMA_RAILS_MAX])
 {
-    /* Threads that register at the same time begin with different devices: they do not stand in line at one. */
+    /* Threads that register at the same time begin with different devices, so that they do not queue at one
+     * device. */
     uint64_t first = kvp_sum(&addr, sizeof addr);
 
     memset(regs_out, 0, KVP_RDMA_RAILS_MAX * sizeof(kvp_rdma_reg_t *));
@@ -207,7 +208,7 @@ rdma_mr_export(const kvp_mr_t *base, kvp_access_t access, uint64_t incarnation, 
     kvp_rdma_mr_t *mr = kvp_container_of((kvp_mr_t *)(uintptr_t)base, kvp_rdma_mr_t, base);
     kvp_rdma_tp_t *tp = kvp_rdma_tp_of(base->tp);
     kvp_rdma_token_t keys = {
-        .epoch = kvp_rdma_epoch(tp), /* before the keys: none of an earlier life goes with a later one */
+        .epoch = kvp_rdma_epoch(tp), /* read before the keys, so that keys of an old epoch never carry a newer epoch */
         .addr = (uint64_t)(uintptr_t)base->addr,
         .len = base->len,
         .is_writable = access == KVP_ACCESS_WRITE,

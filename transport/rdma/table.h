@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The table of the rdma transport, whose slots may be empty (kvp_transport_find returns the filled
- * one), and its `own` options (kvp_tp_conf_t, lend): a kvp_verbs_ops_t; NULL = this machine's. */
+ * The table of the rdma transport, whose slots may be empty (kvp_transport_find returns the filled table). The `own`
+ * options of rdma (kvp_tp_conf_t, lend) are a kvp_verbs_ops_t; NULL = the verbs stack of this machine. */
 #ifndef KVP_TRANSPORT_RDMA_TABLE_H
 #define KVP_TRANSPORT_RDMA_TABLE_H
 

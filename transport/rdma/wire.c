@@ -7,13 +7,14 @@
 #include <netinet/in.h>
 #include <string.h>
 
-#define MAGIC 0x5250564Bu /* "KVPR" */
-#define HEAD_BYTES 8u /* magic, version, error */
-#define ANSWER_BYTES 32u /* head, nonce, epoch, rail, rails_n, port, MTU */
-#define V4_BYTES 4u /* of a rail: its address, */
-#define NEAR_BYTES 8u /* the second half of an IPv6 address, whose first half is that of the rail before it, */
-#define V6_BYTES 16u /* or all of one; each follows a byte with this number */
-#define TOKEN_HEAD_BYTES 28u /* epoch, address, length, rails_n, whether to write, 2 of nothing */
+#define MAGIC 0x5250564Bu /* the bytes "KVPR" */
+#define HEAD_BYTES 8u /* the size of a message's head: magic, version, error */
+#define ANSWER_BYTES 32u /* the size of an answer without rails: head, nonce, epoch, rail, rails_n, port, MTU */
+#define V4_BYTES 4u /* the size of a rail's IPv4 address; each address follows a byte with its size */
+#define NEAR_BYTES 8u /* the second half of an IPv6 address whose first half equals the first half of the rail before */
+#define V6_BYTES 16u /* the size of a whole IPv6 address */
+/* the size of a token without keys: epoch, address, length, rails_n, is_writable, 2 zero bytes */
+#define TOKEN_HEAD_BYTES 28u
 
 static_assert(KVP_RDMA_ASK_BYTES <= KVP_RDMA_ASK_MAX, "fits beside a request");
 static_assert(ANSWER_BYTES <= KVP_RDMA_REFUSAL_MAX, "fits beside a refusal, which tells no rails");
@@ -37,7 +38,7 @@ take_uint(const uint8_t *src, size_t n)
     return value;
 }
 
-/* ---- heads */
+/* ---- heads of messages */
 static void
 put_head(uint8_t *dst, kvp_err_t err)
 {
@@ -53,7 +54,7 @@ take_head(const uint8_t *src, size_t len)
     return take_uint(src + 4, 2) == KVP_RDMA_VERSION ? KVP_OK : KVP_VERSION;
 }
 
-/* ---- asking */
+/* ---- requests to connect */
 size_t
 kvp_rdma_ask_encode(const kvp_rdma_ask_t *ask, uint8_t dst[KVP_RDMA_ASK_MAX])
 {
@@ -79,14 +80,15 @@ kvp_rdma_ask_decode(const uint8_t *src, size_t len, kvp_rdma_ask_t *out)
     return KVP_OK;
 }
 
-/* ---- answering */
+/* ---- answers to requests */
 static const struct in6_addr *
 v6_of(const struct sockaddr_storage *addr)
 {
     return &((const struct sockaddr_in6 *)(const void *)addr)->sin6_addr;
 }
 
-/* put_rail returns the rail's encoded size; before: the previous rail, or NULL. */
+/* put_rail encodes the address of a rail and returns its size, 0 if it does not fit. `before` is the address of the
+ * rail before, or NULL. */
 static size_t
 put_rail(uint8_t *dst, size_t cap, const struct sockaddr_storage *addr, const struct sockaddr_storage *before)
 {
@@ -103,7 +105,7 @@ put_rail(uint8_t *dst, size_t cap, const struct sockaddr_storage *addr, const st
     return 1 + n;
 }
 
-/* take_rail returns the bytes consumed; 0: malformed. */
+/* take_rail decodes the address of a rail and returns the bytes used; 0: malformed. */
 static size_t
 take_rail(const uint8_t *src, size_t len, uint16_t port, const struct sockaddr_storage *before,
           struct sockaddr_storage *addr_out)
@@ -125,7 +127,7 @@ take_rail(const uint8_t *src, size_t len, uint16_t port, const struct sockaddr_s
     return 1 + n;
 }
 
-/* IPv4 and IPv6 have it at the same place. */
+/* Returns the TCP port, which IPv4 and IPv6 addresses have at the same place. */
 static uint16_t
 port_of(const struct sockaddr_storage *addr)
 {
@@ -163,9 +165,10 @@ kvp_rdma_answer_decode(const uint8_t *src, size_t len, kvp_rdma_answer_t *out)
 
     if (err != KVP_OK) return err;
     if (len > KVP_RDMA_ANSWER_MAX)
-        len = KVP_RDMA_ANSWER_MAX; /* a connection carries no more, and none that we encode is longer */
+        len = KVP_RDMA_ANSWER_MAX; /* a connection carries no more bytes, and no answer that we encode is longer */
     if (len < ANSWER_BYTES || src[25] > KVP_RDMA_RAILS_MAX || take_uint(src + 6, 2) > 1000) return KVP_PROTO;
-    memset(out, 0, sizeof *out); /* what is between the fields as well: answers are compared as they lie */
+    /* zeroes also the padding between the fields, because answers are compared with memcmp */
+    memset(out, 0, sizeof *out);
     out->err = (kvp_err_t) - (int64_t)take_uint(src + 6, 2);
     out->nonce = take_uint(src + 8, 8);
     out->epoch = take_uint(src + 16, 8);

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Huge pages for memory files.
+ * Shared memory files (memfd) and huge pages for them.
  *
  * Design notes.
- * - A page fault costs as much as three copies of 4 KiB, for the first process that touches the
- *   page and again for each process that maps it. With pages of 2 MiB the cost vanishes.
- * - Most systems ship with huge pages for shared memory disabled (shmem_enabled "never"), and a
- *   file can request nothing else without a mount of its own. MADV_COLLAPSE works all the same
- *   (except with "deny"): it makes one huge page out of the existing pages of a range, while other
- *   processes have the file mapped. At least one page must exist.
- * - While the kernel populates pages it holds the lock of the process's whole address space, and
- *   every thread that maps or unmaps memory waits for it, even in code that is not ours. So each
- *   call covers little. */
+ * - A page fault costs as much as three copies of 4 KiB, for the first process that touches the page and again for
+ *   each process that maps the page. With pages of 2 MiB the cost vanishes.
+ * - Most systems ship with huge pages for shared memory disabled (shmem_enabled "never"), and a file can request
+ *   nothing else without a mount of its own. MADV_COLLAPSE works all the same (except with "deny"): it makes one huge
+ *   page out of the existing pages of a range, while other processes have the file mapped. At least one page must
+ *   exist.
+ * - While the kernel populates pages it holds the lock of the process's whole address space, and every thread that
+ *   maps or unmaps memory waits for the lock, even in code that is not ours. So each call populates little. */
 #include "transport/shm/mapping.h"
 
 #include "common/forkguard.h"
@@ -23,8 +22,8 @@
 #include <unistd.h>
 
 /* ---- memory files */
-/* Who has the descriptor must not be able to cut the file under another's mapping, nor to add seals
- * that stop the owner's stores. */
+/* The seals of a memory file. A process with the descriptor must not be able to shrink the file under another
+ * process's mapping, nor to add seals that stop the owner's stores. */
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 static bool
@@ -34,7 +33,7 @@ map_file(kvp_mem_t *mem, uint64_t len)
     if (mem->addr == NULL) return false;
     mem->len = len;
     if (madvise(mem->addr, len, MADV_DONTFORK) != 0) return false;
-    /* Where the system gives huge pages to those who ask, they come with the first touch. */
+    /* Where the system gives huge pages on request, the first touch of the memory then makes them. */
     (void)madvise(mem->addr, len, MADV_HUGEPAGE);
     return true;
 }
@@ -87,7 +86,8 @@ kvp_memfile_drop(kvp_mem_t *mem)
 #endif
 
 #define PAGE_BYTES 4096u
-#define TOUCH_BYTES (256u << 10) /* in small pages that are new: some hundred microseconds */
+/* the bytes populated by one call: new small pages of this size take some hundred microseconds */
+#define TOUCH_BYTES (256u << 10)
 
 static void *
 not_failed(void *addr)
@@ -123,7 +123,7 @@ kvp_make_huge(void *addr, size_t len, bool *is_hopeless_out)
     uint8_t *at = addr;
 
     *is_hopeless_out = false;
-    /* Not by a store: another process may be writing there. */
+    /* Populates by madvise and not by a store, because another process may be writing to the page. */
     for (size_t off = 0; off < len; off += KVP_HUGE_BYTES)
         if (madvise(at + off, PAGE_BYTES, MADV_POPULATE_WRITE) != 0) return false;
     if (madvise(at, len, MADV_COLLAPSE) == 0) return true;

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Shared memory between the processes of one host: sealed memfds, mapped by each process that opens
- * them; submit is a copy by the calling thread. The transport has no serving side: a peer's stores
- * are invisible to it.
+ * The shm transport: shared memory between the processes of one host. Memory is a sealed memfd, mapped by each
+ * process that opens it; submit is a copy by the calling thread. The transport has no serving side: a peer's stores
+ * are invisible to the node.
  *
  * Design notes.
- * - The owner of a memfd that can shrink could kill us with SIGBUS, so an unsealed memfd is
- *   refused. So is one of hugetlbfs, whose page store may be empty, with the same result.
- * - peer_fence never fires. A process that mapped our memory for writing keeps the mapping. Only
- *   its death, which the node proves by pidfd, or its own statement ends its stores. The fencing
- *   node asks for that proof, not this transport.
- * - quiesce has nothing to wait for (the default): the serving side makes no copies.
- * - Mappings are MADV_DONTFORK: a forked child must not hold a writer's mapping that the node does
- *   not know. */
+ * - The owner of a memfd that can shrink could kill this process with SIGBUS, so a memfd without seals is refused. A
+ *   memfd of hugetlbfs is refused as well: its store of huge pages may be empty, with the same result.
+ * - peer_fence never calls done. A process that mapped our memory for writing keeps the mapping. Its stores end only
+ *   with its death, which the node proves by pidfd, or when the process says so. The fencing node asks for this
+ *   proof, not this transport.
+ * - quiesce calls done at once (the default), because the serving side makes no copies.
+ * - Mappings are MADV_DONTFORK: a forked child must not hold a writable mapping that the node does not know. */
 #include "transport/shm/table.h"
 
 #include "transport/inside.h"
@@ -27,12 +26,14 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#define TMPFS_KIND 0x01021994 /* TMPFS_MAGIC of linux/magic.h */
+#define TMPFS_KIND 0x01021994 /* the value of TMPFS_MAGIC in linux/magic.h */
 #define SEALS_NEEDED (F_SEAL_SHRINK | F_SEAL_GROW)
 
 typedef struct {
     kvp_mr_t base;
-    int fd; /* the memory's own, borrowed: those of peers are opened as they ask, for a process may have few */
+    /* the memory's own descriptor, borrowed. Descriptors for peers are opened on request, because a process may have
+     * few */
+    int fd;
 } shm_mr_t;
 
 typedef struct {
@@ -65,7 +66,7 @@ shm_peer_fence(kvp_tp_t *tp, kvp_idrange_t dead, uint64_t live_min, kvp_fence_fn
     (void)tp, (void)dead, (void)live_min, (void)done, (void)arg;
 }
 
-/* Checks that fd is memory of at least len bytes that cannot shrink. */
+/* Checks that fd is a memory file of at least len bytes that cannot shrink. */
 static kvp_err_t
 check_memfd(int fd, uint64_t len)
 {
@@ -106,8 +107,8 @@ shm_mr_reg(kvp_tp_t *tp, const kvp_mem_t *mem, kvp_mr_t *base)
     (void)tp;
     if (err != KVP_OK) return err;
     mr->fd = mem->fd;
-    /* Memory files are made for everybody; as it is, a reader of another user could open its descriptor again, for
-     * writing. */
+    /* A memory file is created with access for all users. Without this chmod a reader of another user could open its
+     * descriptor again for writing. */
     if (fchmod(mr->fd, S_IRUSR | S_IWUSR) == 0) return KVP_OK;
     kvp_log_error("transport", "cannot keep shared memory from other users: %m");
     return KVP_SYS;
@@ -140,7 +141,7 @@ shm_rseg_open(kvp_tp_t *tp, const kvp_token_t *token, uint64_t len, kvp_access_t
     if (addr == NULL) {
         kvp_log_warn("transport", "cannot map shared memory bytes %llu: %m%s", (unsigned long long)len,
                      errno == ENOMEM ? "; a process may have vm.max_map_count mappings" : "");
-        if (errno == EACCES) return KVP_INVALID; /* a reader's descriptor asked to write */
+        if (errno == EACCES) return KVP_INVALID; /* a reader's descriptor was used for a writable mapping */
         return errno == ENOMEM ? KVP_NOMEM : KVP_SYS;
     }
     if (madvise(addr, len, MADV_DONTFORK) != 0) {

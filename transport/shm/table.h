@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The table of the shm transport, with slots that may be empty (kvp_transport_find gives the filled
- * one), and what shared memory offers beside the table: the mapping itself, for views and for
- * populating it. */
+ * The table of the shm transport, whose slots may be empty (kvp_transport_find returns the filled table), and access
+ * to the mapping of a peer's memory, for views and for populating the mapping. */
 #ifndef KVP_TRANSPORT_SHM_TABLE_H
 #define KVP_TRANSPORT_SHM_TABLE_H
 
@@ -9,9 +8,9 @@
 
 extern const kvp_transport_ops_t kvp_shm_ops;
 
-/* kvp_shm_rseg_addr returns where the rseg of a shm transport is mapped, borrowed until rseg_close.
- * The mapping is read-only unless the rseg was opened for KVP_ACCESS_WRITE. It is not populated:
- * madvise(MADV_POPULATE_READ) from any thread. */
+/* kvp_shm_rseg_addr returns the address at which this process has mapped the opened memory, borrowed until
+ * rseg_close. The mapping is read-only unless the memory was opened with KVP_ACCESS_WRITE. The mapping is not
+ * populated: call madvise(MADV_POPULATE_READ) from any thread. */
 void *kvp_shm_rseg_addr(const kvp_rseg_t *rseg);
 
 #endif

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What of an answer was sent and what comes next: bookkeeping over the work of a connection (conn.h), no system call.
- * Runs in the lane's thread, under the lane's lock.
- */
+ * Bookkeeping of an answer on the serving side: how much was sent, and which bytes come next. Works on the buffers of
+ * a connection (conn.h), and makes no system call. Runs in the lane's thread, under the lane's lock. */
 #include "transport/tcp/conn.h"
 
-/* Returns the bytes of a successful READ in the answer. */
+/* Returns the number of bytes that a successful READ has in the answer: its data and, if requested, its checksum. */
 static uint64_t
 whole_bytes(const kvp_tcp_read_t *r)
 {
@@ -18,7 +17,7 @@ kvp_tcp_answer_begin(kvp_tcp_conn_t *conn)
     uint64_t body = 0;
 
     w->head_len = (uint32_t)kvp_data_rep_head_bytes(w->ops_n);
-    w->status[w->ops_n] = 0; /* the padding */
+    w->status[w->ops_n] = 0; /* the bytes after the last status pad the head to 8, and must be zero */
     if (conn->dec.is_read)
         for (uint32_t i = 0; i < w->ops_n; i++)
             if (w->status[i] == KVP_OK) body += whole_bytes(&w->reads[i]);
@@ -47,8 +46,8 @@ gather_add(kvp_tcp_gather_t *g, const void *at, uint64_t len)
     return g->n < KVP_TCP_GATHER_IOVS && g->bytes < KVP_TCP_CALL_BYTES;
 }
 
-/* Returns the source of a READ's bytes: words are loaded into the staging buffer here, other bytes
- * are sent from their place. NULL = the buffer is full. */
+/* Returns the address from which a READ's bytes are sent. Small aligned READs are first loaded word by word into the
+ * staging buffer; other READs are sent straight from exported memory. NULL = the staging buffer is full. */
 static const uint8_t *
 source_of(kvp_tcp_work_t *w, kvp_tcp_read_t *r)
 {
@@ -63,9 +62,9 @@ source_of(kvp_tcp_work_t *w, kvp_tcp_read_t *r)
     return w->stage + r->staged_at;
 }
 
-/* An AFTER_PRIOR READ ends the gathering until the kernel has all earlier bytes that it takes
- * straight from memory; staged bytes were loaded already. A sum is known only after all its bytes
- * were sent. */
+/* Gathers the next bytes of an answer. Gathering stops before a READ with AFTER_PRIOR until the kernel has taken all
+ * earlier bytes that are sent straight from memory; staged bytes were loaded already. Gathering also stops after a
+ * READ with a checksum, because the checksum is complete only after all the READ's bytes were sent. */
 void
 kvp_tcp_answer_gather(kvp_tcp_conn_t *conn, kvp_tcp_gather_t *g)
 {
@@ -84,7 +83,7 @@ kvp_tcp_answer_gather(kvp_tcp_conn_t *conn, kvp_tcp_gather_t *g)
         const uint8_t *from;
 
         if (w->status[i] != KVP_OK) continue;
-        if (off >= r->len) { /* only its sum is left */
+        if (off >= r->len) { /* only the READ's checksum is left to send */
             has_room = gather_add(g, (const uint8_t *)&w->sum + (off - r->len), whole_bytes(r) - off);
             continue;
         }
@@ -97,8 +96,8 @@ kvp_tcp_answer_gather(kvp_tcp_conn_t *conn, kvp_tcp_gather_t *g)
     }
 }
 
-/* Sums sent bytes of a READ. The kernel has its copy, and the sum is of the memory as it is now: if
- * the memory changed in between, the reader finds the difference. */
+/* Adds sent bytes of a READ to its checksum. The kernel has copied the bytes, and the checksum is of the memory as it
+ * is now: if the memory changed in between, the checksum does not match and the reader detects the change. */
 static void
 sum_sent(kvp_tcp_work_t *w, const kvp_tcp_read_t *r, uint64_t off, uint64_t n)
 {

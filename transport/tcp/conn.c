@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One serving connection: the hello, then requests and answers in turn. Runs in its lane's thread, under the lane's
- * lock.
- */
+ * One connection of tcp's serving side: the hello, then requests and answers in turn. Runs in its lane's thread,
+ * under the lane's lock. */
 #include "transport/tcp/conn.h"
 
 #include "transport/tcp/sock.h"
@@ -12,12 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TURN_BYTES (2u << 20) /* a connection's share before the next one's turn */
+#define TURN_BYTES (2u << 20) /* the most bytes that a connection moves before the next connection's turn */
 #define SPARE_MAX 64u
 
 typedef enum {
-    STEP_MORE, /* call again */
-    STEP_WAIT, /* nothing to do until an event */
+    STEP_MORE, /* more can be done: call the step again */
+    STEP_WAIT, /* nothing can be done until the next event */
     STEP_DEAD,
 } step_t;
 
@@ -30,7 +29,7 @@ work_take(kvp_tcp_lane_t *lane)
         lane->spare = w->next;
         lane->spare_n--;
     } else {
-        w = malloc(sizeof *w); /* pages are touched as a request grows */
+        w = malloc(sizeof *w); /* malloc and not calloc: only the pages that a request uses are touched */
         if (w == NULL) return NULL;
         w->summing = NULL;
     }
@@ -96,8 +95,7 @@ refuse_bytes(kvp_tcp_conn_t *conn, const char *what)
     return STEP_DEAD;
 }
 
-/* recv_some makes one call. A short read means an empty socket, unless an end of file is pending as
- * well. */
+/* recv_some makes one recvmsg call. A short read means that the socket is empty, unless an end of file is pending. */
 static step_t
 recv_some(kvp_tcp_conn_t *conn, struct iovec *iov, size_t iov_n, size_t *n_out)
 {
@@ -118,10 +116,10 @@ recv_some(kvp_tcp_conn_t *conn, struct iovec *iov, size_t iov_n, size_t *n_out)
     return STEP_MORE;
 }
 
-/* Hello */
+/* ---- the hello, which admits a peer */
 
-/* judge_hello decides whether the peer may connect. It gives the lane the incarnation before it
- * checks the fenced set, so that a concurrent fence sees one or the other. */
+/* judge_hello decides whether the peer may connect. It stores the peer's incarnation in the connection before it
+ * checks the fenced set, so that a concurrent fence either is seen here or finds the connection. */
 static kvp_err_t
 judge_hello(kvp_tcp_conn_t *conn, const Kvp__Pb__DataHello *hello, const char **detail_out)
 {
@@ -157,7 +155,8 @@ judge_hello(kvp_tcp_conn_t *conn, const Kvp__Pb__DataHello *hello, const char **
     return KVP_OK;
 }
 
-/* The answer is small and the socket's buffer empty: what does not fit at once does not come at all. */
+/* Sends the answer to the hello, and returns whether all of it was sent. The answer is small and the socket's buffer
+ * is empty, so an answer that does not fit at once counts as failed. */
 static bool
 send_reply(kvp_tcp_conn_t *conn, uint64_t request_id, kvp_err_t verdict, const char *detail)
 {
@@ -196,7 +195,7 @@ answer_hello(kvp_tcp_conn_t *conn, const kvp_frame_t *frame)
         conn->state = KVP_TCP_CONN_REQUEST;
         kvp_list_del(&conn->on_hello);
     } else {
-        /* Closing with unread bytes would reset the connection, and the answer with it. */
+        /* The connection is not closed yet: closing it with unread bytes would reset it and could lose the answer. */
         conn->state = KVP_TCP_CONN_REFUSED;
         shutdown(conn->fd, SHUT_WR);
     }
@@ -236,7 +235,7 @@ step_refused(kvp_tcp_conn_t *conn)
     return recv_some(conn, &(struct iovec){.iov_base = conn->hello, .iov_len = sizeof conn->hello}, 1, &n);
 }
 
-/* Requests */
+/* ---- requests of the peer */
 
 static bool
 guard_holds(const kvp_tcp_land_t *land)
@@ -272,7 +271,7 @@ run_publish(kvp_exports_t *ex, const kvp_data_op_t *op)
     return kvp_word_publish(at, op->guard_word);
 }
 
-/* Returns false without memory for a sum. */
+/* Begins the decoded operation. Returns false if there is no memory for the checksum state. */
 static bool
 begin_op(kvp_tcp_conn_t *conn)
 {
@@ -302,8 +301,8 @@ begin_op(kvp_tcp_conn_t *conn)
     return true;
 }
 
-/* Returns whether the body of the current WRITE may land now; asked before each copy. A refusal is
- * permanent. */
+/* Returns whether bytes of the current WRITE's body may still be stored; called before each copy. A refusal is
+ * permanent for the WRITE. */
 static bool
 may_land(kvp_tcp_work_t *w)
 {
@@ -323,7 +322,7 @@ land_body(kvp_tcp_conn_t *conn)
     w->land.at += conn->dec.body_len;
 }
 
-/* decode works off what was received, up to the end of a request. */
+/* decode_input decodes received bytes and executes their operations, up to the end of a request. */
 static step_t
 decode_input(kvp_tcp_conn_t *conn)
 {
@@ -345,8 +344,8 @@ decode_input(kvp_tcp_conn_t *conn)
     return STEP_MORE;
 }
 
-/* recv_request receives a body straight into its place. Bytes after the body, or of a refused body,
- * go into the buffer. */
+/* recv_request receives the body of a WRITE straight into exported memory. Bytes after the body, or of a refused
+ * body, go into the connection's buffer. */
 static step_t
 recv_request(kvp_tcp_conn_t *conn, size_t *n_out)
 {
@@ -393,7 +392,7 @@ step_request(kvp_tcp_conn_t *conn, size_t *n_out)
     return decode_input(conn);
 }
 
-/* Answers: answer.c */
+/* ---- answers to the peer; answer.c chooses the bytes */
 
 static step_t
 step_answer(kvp_tcp_conn_t *conn, size_t *n_out)
@@ -420,10 +419,10 @@ step_answer(kvp_tcp_conn_t *conn, size_t *n_out)
     return STEP_MORE;
 }
 
-/* Turns */
+/* ---- turns: a connection's share of its lane */
 
-/* Returns whether the lane leaves the connection within an operation that will use the same memory
- * again without a check. A guarded WRITE checks its guard before each copy, so it does not count. */
+/* Returns whether the connection is in the middle of an operation that will use the same memory again without a
+ * check. A guarded WRITE checks its guard before each copy, so it does not count. */
 static bool
 is_within_op(const kvp_tcp_conn_t *conn)
 {

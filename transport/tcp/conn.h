@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One serving connection of tcp, and its lane. Internal to serve.c (lanes, fences, quiesce) and
- * conn.c (hello, requests, answers; answer.c chooses the next bytes to send).
+ * One connection of tcp's serving side, and its lane. Internal to serve.c (lanes, fences, quiesce) and conn.c (hello,
+ * requests, answers); answer.c chooses the next bytes to send.
  *
  * Design notes.
- * - A connection touches exported memory only inside kvp_tcp_conn_turn, under its lane's lock, with
- *   system calls that do not block. A thread with the lock knows that no copy is under way, and can
- *   end the connection for good.
- * - A lane receives a request, then sends its answer, then receives the next, never both. So an
- *   idle connection holds no buffers and a busy one a fixed set (kvp_tcp_work_t), whatever a peer
- *   claims.
- * - Only the lane's thread frees connections, after its current events: an event never names freed
- *   memory. */
+ * - A connection touches exported memory only inside kvp_tcp_conn_turn, under its lane's lock, with system calls that
+ *   do not block. So a thread that holds the lock knows that no copy is under way, and can end the connection for
+ *   good.
+ * - A connection receives a request, then sends the answer, then receives the next request. So an idle connection
+ *   holds no buffers, and a busy connection one set of fixed size (kvp_tcp_work_t), whatever the peer sends.
+ * - Only the lane's thread frees connections, after its current events: an event never names freed memory. */
 #ifndef KVP_TRANSPORT_TCP_CONN_H
 #define KVP_TRANSPORT_TCP_CONN_H
 
@@ -28,41 +26,42 @@
 #define KVP_TCP_STAGE_BYTES (16u << 10)
 #define KVP_TCP_NOT_STAGED UINT32_MAX
 
-/* One READ of a request, resolved. */
+/* One READ of a request, with its key translated to an address. */
 typedef struct {
     const uint8_t *at;
     uint64_t len;
     const kvp_mr_t *mr;
-    uint32_t staged_at; /* offset of its bytes in `stage`, once loaded */
-    bool is_after; /* AFTER_PRIOR */
-    bool has_sum; /* KVP_DATA_SUM: 8 bytes follow */
+    uint32_t staged_at; /* the offset of the READ's bytes in `stage` once loaded; KVP_TCP_NOT_STAGED = not loaded */
+    bool is_after; /* the READ has the flag AFTER_PRIOR */
+    bool has_sum; /* KVP_DATA_SUM: an 8-byte checksum follows the data in the answer */
 } kvp_tcp_read_t;
 
-/* Where the body of the WRITE at hand goes. */
+/* The destination of the current WRITE's body. */
 typedef struct {
-    uint8_t *at; /* of its next byte */
-    const uint8_t *guard; /* NULL = unguarded */
+    uint8_t *at; /* the address of the body's next byte */
+    const uint8_t *guard; /* the guard's word; NULL = the WRITE has no guard */
     uint64_t guard_word;
     const kvp_mr_t *mr;
     const kvp_mr_t *guard_mr;
 } kvp_tcp_land_t;
 
-/* What a connection needs while a request or its answer is under way. */
+/* The buffers of a connection while a request or its answer is under way. */
 typedef struct kvp_tcp_work {
-    struct kvp_tcp_work *next; /* in the lane's spare list */
-    uint32_t rx_at, rx_len; /* received and not yet decoded */
-    uint32_t ops_n; /* operations decoded so far */
+    struct kvp_tcp_work *next; /* the next set of buffers in the lane's list of spare sets */
+    uint32_t rx_at, rx_len; /* the received bytes that are not yet decoded, in rx */
+    uint32_t ops_n; /* the number of operations decoded so far */
     kvp_tcp_land_t land;
 
-    /* the answer */
+    /* The fields from here on describe the answer. */
     uint32_t head_len, head_sent;
-    uint32_t op; /* the READ being sent, and how much of it is */
+    uint32_t op; /* the index of the READ being sent; `off` is the number of its bytes already sent */
     uint64_t off;
-    kvp_sum_state_t *summing; /* sum of the sent bytes of the READ; NULL = no sum requested so far */
-    uint64_t sum; /* valid after all bytes were sent */
-    uint32_t stage_len, staged_n; /* staged_n: READs staged and not sent in full */
+    /* the checksum state of the sent bytes of the READ; NULL = no READ has requested a checksum so far */
+    kvp_sum_state_t *summing;
+    uint64_t sum; /* the READ's checksum, valid after all its bytes were sent */
+    uint32_t stage_len, staged_n; /* staged_n: the number of READs in `stage` that are not sent in full */
 
-    kvp_data_rep_t rep; /* rep and status are sent as they lie here */
+    kvp_data_rep_t rep; /* the head of the answer: rep and status are sent as they are in memory */
     int32_t status[KVP_DATA_OPS_MAX + 1];
     kvp_tcp_read_t reads[KVP_DATA_OPS_MAX];
     _Alignas(8) uint8_t stage[KVP_TCP_STAGE_BYTES];
@@ -70,46 +69,47 @@ typedef struct kvp_tcp_work {
 } kvp_tcp_work_t;
 
 typedef enum {
-    KVP_TCP_CONN_HELLO, /* its first frame is awaited */
-    KVP_TCP_CONN_REFUSED, /* refusal sent; waits for the peer's close, or for its time limit */
+    KVP_TCP_CONN_HELLO, /* the connection waits for the peer's hello */
+    KVP_TCP_CONN_REFUSED, /* a refusal was sent; waits for the peer's close or the time limit */
     KVP_TCP_CONN_REQUEST,
     KVP_TCP_CONN_ANSWER,
-    KVP_TCP_CONN_CLOSED, /* on lane->dead, touches nothing */
+    KVP_TCP_CONN_CLOSED, /* the connection has ended: it is on lane->dead and touches no memory */
 } kvp_tcp_conn_state_t;
 
 struct kvp_tcp_lane;
 
-/* Guarded by lane->lock. */
+/* One connection of the serving side. All fields are guarded by lane->lock. */
 typedef struct {
-    kvp_list_t on_lane; /* lane->conns or lane->dead */
-    kvp_list_t on_run; /* lane->run: may make progress now */
-    kvp_list_t on_busy; /* lane->busy: between turns the connection is within an operation that it will continue */
-    kvp_list_t on_hello; /* lane->hellos, oldest first */
+    kvp_list_t on_lane; /* link in the list lane->conns or lane->dead */
+    kvp_list_t on_run; /* link in lane->run: the connection may make progress now */
+    /* link in lane->busy: the connection stopped in the middle of an operation that it will continue */
+    kvp_list_t on_busy;
+    kvp_list_t on_hello; /* link in lane->hellos, the connections without a hello, oldest first */
     struct kvp_tcp_lane *lane;
     int fd;
     kvp_tcp_conn_state_t state;
-    bool can_recv, can_send; /* edge-triggered: true until a call would block */
-    bool has_hup; /* end of file or an error is there to be read */
-    bool is_over; /* over max_conns: to be refused */
-    uint64_t incarnation; /* 0 until told */
+    bool can_recv, can_send; /* edge-triggered readiness: true until a call would block */
+    bool has_hup; /* an end of file or an error is pending on the socket */
+    bool is_over; /* the connection exceeds max_conns and will be refused */
+    uint64_t incarnation; /* the peer's incarnation; 0 until the peer's hello was read */
     uint64_t hello_until_ns;
 
-    uint64_t op_serial; /* of the operation at hand */
-    uint64_t busy_serial; /* serial of its entry in lane->busy */
-    uint64_t busy_seq; /* place in the lane's order */
+    uint64_t op_serial; /* the number of the current operation on this connection */
+    uint64_t busy_serial; /* the op_serial at which the connection was put on lane->busy */
+    uint64_t busy_seq; /* the connection's place in the order of lane->busy */
 
     kvp_data_dec_t dec;
-    kvp_tcp_work_t *work; /* NULL while idle */
+    kvp_tcp_work_t *work; /* the connection's buffers; NULL while it is idle */
     uint32_t hello_len;
     uint8_t hello[KVP_TCP_HELLO_MAX];
 } kvp_tcp_conn_t;
 
-/* What lanes share; the lists of lanes are in serve.c. */
+/* The state that all lanes of a server share; the lanes themselves are in serve.c. */
 typedef struct {
     kvp_exports_t exports;
     uint8_t pool_id[16];
-    pthread_mutex_t peers_lock; /* inside a lane's lock */
-    kvp_idset_t fenced; /* guarded by peers_lock */
+    pthread_mutex_t peers_lock; /* guards `fenced`; taken inside a lane's lock */
+    kvp_idset_t fenced; /* the fenced incarnations; guarded by peers_lock */
     _Atomic uint32_t conns_n;
     kvp_log_limit_t refused_lines;
 } kvp_tcp_shared_t;
@@ -117,39 +117,40 @@ typedef struct {
 typedef struct kvp_tcp_lane {
     kvp_tcp_shared_t *shared;
     pthread_mutex_t lock;
-    _Atomic uint32_t outsiders; /* other threads that wait for the lock */
-    kvp_epoll_t epoll; /* the tag of a connection is itself, that of the listener the server */
-    kvp_list_t conns; /* all below guarded by lock */
+    /* the number of other threads that wait for the lock; the lane's thread yields to them */
+    _Atomic uint32_t outsiders;
+    kvp_epoll_t epoll; /* a connection's tag is the connection, the listener's tag is the server */
+    kvp_list_t conns; /* the connections of the lane; lock guards this field and all below */
     kvp_list_t dead;
     kvp_list_t run;
-    kvp_list_t busy; /* in the order of busy_seq */
+    kvp_list_t busy; /* connections within an operation, in the order of busy_seq */
     kvp_list_t hellos;
-    kvp_list_t quiesces; /* in the order of their seq */
-    uint64_t seq; /* the last given */
+    kvp_list_t quiesces; /* waiting quiesce calls, in the order of their seq */
+    uint64_t seq; /* the last number given to an entry of busy */
     kvp_tcp_work_t *spare;
     uint32_t spare_n;
 } kvp_tcp_lane_t;
 
-/* kvp_tcp_conn_turn does what the connection can do now, up to a share of bytes; true where more is left to do. */
+/* kvp_tcp_conn_turn does all that the connection can do now, up to 2 MiB. Returns true if more can be done. */
 bool kvp_tcp_conn_turn(kvp_tcp_conn_t *conn);
 
-/* kvp_tcp_conn_kill ends the connection: it touches no memory afterwards. The lane's thread closes
- * and frees it. */
+/* kvp_tcp_conn_kill ends the connection, which touches no memory afterwards. The lane's thread later closes and frees
+ * the connection. */
 void kvp_tcp_conn_kill(kvp_tcp_conn_t *conn);
 
 /* kvp_tcp_work_free frees a spare set of buffers. */
 void kvp_tcp_work_free(kvp_tcp_work_t *work);
 
-/* kvp_tcp_conn_uses returns whether the connection holds an address in mr's memory. */
+/* kvp_tcp_conn_uses returns whether a running operation of the connection uses mr's memory. */
 bool kvp_tcp_conn_uses(const kvp_tcp_conn_t *conn, const kvp_mr_t *mr);
 
-#define KVP_TCP_CALL_BYTES (1u << 20) /* of one system call into or out of exported memory */
+#define KVP_TCP_CALL_BYTES (1u << 20) /* the most bytes that one system call moves into or out of exported memory */
 
-/* kvp_tcp_answer_begin makes the head, once every operation of the request was decoded. */
+/* kvp_tcp_answer_begin makes the head of the answer, once every operation of the request was decoded. */
 void kvp_tcp_answer_begin(kvp_tcp_conn_t *conn);
 
-/* kvp_tcp_answer_gather collects the next bytes to send, at most KVP_TCP_CALL_BYTES;
- * kvp_tcp_answer_took records how many were sent. */
+/* kvp_tcp_answer_gather collects the next bytes of the answer to send, at most KVP_TCP_CALL_BYTES.
+ * kvp_tcp_answer_took records how many of these bytes were sent. */
 void kvp_tcp_answer_gather(kvp_tcp_conn_t *conn, kvp_tcp_gather_t *g);
 void kvp_tcp_answer_took(kvp_tcp_conn_t *conn, size_t n);
 

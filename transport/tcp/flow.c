@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Sending requests and receiving answers, for the asking side of tcp. Runs in the endpoint's thread.
- */
+ * Sending requests and receiving answers on the asking side of tcp. Runs in the endpoint's thread. */
 #include "transport/tcp/ep.h"
 
 #include "transport/tcp/sock.h"
 #include "common/log.h"
 
-#define PIECE_BYTES (512u << 10) /* bytes of one system call: they stay in the second-level cache until summed */
-#define POLL_BYTES (8u << 20) /* bytes of one ep_poll in each direction, so that callers can check the clock */
+/* the most bytes of one system call: they stay in the second-level cache until they are summed */
+#define PIECE_BYTES (512u << 10)
+/* the most bytes that one ep_poll sends or receives, so that callers can check the clock */
+#define POLL_BYTES (8u << 20)
 #define IOVS 64u
 
-/* Completions */
+/* ---- completing transfers */
 
 static void
 complete_first(kvp_tcp_ep_t *ep, kvp_err_t status)
@@ -31,9 +32,9 @@ kvp_tcp_ep_fire_connect(kvp_tcp_ep_t *ep, kvp_err_t err)
     if (done != NULL) done(ep->arg, err);
 }
 
-/* The socket is shut down first, so no byte touches the memory of the transfers that complete now.
- * The descriptor stays ours until the endpoint is closed: a caller that has noted the number can
- * still remove it from its set, and no other file gets the number. */
+/* Shuts the socket down first, so that no byte touches the memory of the transfers that complete now. The descriptor
+ * stays open until ep_close: a caller can still remove its number from a poll set, and no other file gets the
+ * number. */
 void
 kvp_tcp_ep_break(kvp_tcp_ep_t *ep, kvp_err_t err)
 {
@@ -46,15 +47,16 @@ kvp_tcp_ep_break(kvp_tcp_ep_t *ep, kvp_err_t err)
         complete_first(ep, err);
 }
 
-/* Sending */
+/* ---- sending requests */
 
 typedef struct {
     uint8_t *at;
     size_t len;
-    kvp_xfer_t *xfer; /* of a body */
+    kvp_xfer_t *xfer; /* the transfer whose body the piece belongs to; NULL for headers and records */
 } piece_t;
 
-/* tx_piece gives the contiguous bytes at the cursor; false at the end of what was submitted. */
+/* tx_piece returns in *piece the contiguous bytes at the send cursor. Returns false after the last submitted
+ * request. */
 static bool
 tx_piece(kvp_tcp_ep_t *ep, kvp_tcp_tx_t *tx, piece_t *piece)
 {
@@ -67,7 +69,7 @@ tx_piece(kvp_tcp_ep_t *ep, kvp_tcp_tx_t *tx, piece_t *piece)
         piece->at = (uint8_t *)&req->hdr + tx->off;
         piece->len = sizeof req->hdr - tx->off;
     } else if (tx->part == KVP_TCP_TX_OP) {
-        /* The records of READs follow one another, up to where the ring wraps. */
+        /* The records of READs are adjacent, up to the position where the ring wraps. */
         uint32_t n =
             req->is_read ? (uint32_t)kvp_min_u64(req->hdr.n_ops - tx->op, KVP_TCP_RING - pos % KVP_TCP_RING) : 1;
         piece->at = (uint8_t *)&ep->ops[pos % KVP_TCP_RING] + tx->off;
@@ -95,7 +97,7 @@ tx_next_op(kvp_tcp_tx_t *tx, const kvp_tcp_req_t *req, uint32_t n)
     tx->part = KVP_TCP_TX_HDR;
 }
 
-/* tx_move moves the cursor within the piece that tx_piece gave, or to its end. */
+/* tx_move advances the send cursor by n bytes, at most to the end of the piece that tx_piece returned. */
 static void
 tx_move(kvp_tcp_ep_t *ep, kvp_tcp_tx_t *tx, size_t n)
 {
@@ -133,7 +135,8 @@ tx_move(kvp_tcp_ep_t *ep, kvp_tcp_tx_t *tx, size_t n)
     }
 }
 
-/* Sums what of a body's piece is not yet summed; a piece that was not sent whole comes a second time. */
+/* Adds a body's piece to the transfer's checksum, without the bytes already added: a piece that was sent only in part
+ * is gathered again. */
 static void
 tx_sum_piece(kvp_tcp_ep_t *ep, const kvp_tcp_tx_t *tx, const piece_t *piece)
 {
@@ -168,7 +171,7 @@ gather_tx(kvp_tcp_ep_t *ep, struct iovec *iov, size_t *bytes_out)
     size_t bytes = 0;
 
     while (n < IOVS && bytes < PIECE_BYTES && tx_piece(ep, &tx, &piece)) {
-        /* For requests after a partly sent one, a stall is not known yet. */
+        /* A request after a partly sent one may have to wait for earlier READs, so gathering stops before it. */
         if (tx.req != ep->tx.req && kvp_tcp_req_at(ep, tx.req)->is_after_reads) break;
         piece.len = (size_t)kvp_min_u64(piece.len, PIECE_BYTES - bytes);
         tx_sum_piece(ep, &tx, &piece);
@@ -220,9 +223,9 @@ kvp_tcp_ep_flush(kvp_tcp_ep_t *ep)
     }
 }
 
-/* Receiving */
+/* ---- receiving answers */
 
-/* Returns the bytes of a successful READ in the answer. */
+/* Returns the number of bytes that a successful READ has in the answer: its data and, if requested, its checksum. */
 static uint64_t
 whole_bytes(const kvp_xfer_t *x)
 {
@@ -244,7 +247,8 @@ finish_request(kvp_tcp_ep_t *ep)
     ep->rx = (kvp_tcp_rx_t){0};
 }
 
-/* Completes what has no bytes to come, up to the next transfer that has, or to the end of the answer. */
+/* Completes the transfers of the answer that have no body, up to the next transfer with a body or the answer's
+ * end. */
 static void
 settle_request(kvp_tcp_ep_t *ep)
 {
@@ -316,7 +320,8 @@ take_body(kvp_tcp_ep_t *ep, const uint8_t *at, size_t n)
     if (rx->body == whole_bytes(x)) end_body(ep, KVP_OK);
 }
 
-/* Receives bytes of the following sum, into the transfer's word. */
+/* Counts received bytes of the peer's checksum, which follows the READ's data. Completes the READ once the checksum
+ * is whole: CORRUPT if it differs. */
 static void
 take_sum(kvp_tcp_ep_t *ep, size_t n)
 {
@@ -333,7 +338,7 @@ skip_empty_iov(const kvp_xfer_t *x, uint32_t *iov)
         ++*iov;
 }
 
-/* Received bytes lie where gather_rx pointed: walk the same way. */
+/* Handles n received bytes, which lie where gather_rx pointed: advances the receive cursor in the same order. */
 static void
 take_received(kvp_tcp_ep_t *ep, size_t n)
 {
@@ -372,8 +377,8 @@ gather_add(kvp_tcp_gather_t *g, void *at, size_t len)
     g->bytes += len;
 }
 
-/* Gathers the bodies of the current answer from the cursor on. Returns true if it gathered up to
- * the last one. */
+/* Gathers the memory for the bodies of the current answer, from the receive cursor on. Returns true if all bodies of
+ * the answer were gathered. */
 static bool
 gather_bodies(kvp_tcp_ep_t *ep, kvp_tcp_gather_t *g)
 {
@@ -405,7 +410,8 @@ gather_bodies(kvp_tcp_ep_t *ep, kvp_tcp_gather_t *g)
     return true;
 }
 
-/* gather_rx gives the memory for the next bytes: as far as the answer at hand is known, and the head of the next. */
+/* gather_rx collects the memory for the next received bytes: the rest of the current answer as far as its layout is
+ * known, then the head of the next answer. */
 static void
 gather_rx(kvp_tcp_ep_t *ep, kvp_tcp_gather_t *g)
 {
@@ -431,7 +437,8 @@ kvp_tcp_ep_receive(kvp_tcp_ep_t *ep)
     size_t total = 0;
 
     while (ep->state == KVP_TCP_EP_READY && total < POLL_BYTES) {
-        bool is_awaited = ep->reqs_head != ep->tx.req; /* a request was sent whole */
+        /* true if a request was sent whole, so that an answer is expected */
+        bool is_awaited = ep->reqs_head != ep->tx.req;
         kvp_tcp_gather_t g;
         size_t n;
         kvp_err_t err;
@@ -440,7 +447,7 @@ kvp_tcp_ep_receive(kvp_tcp_ep_t *ep)
         if (is_awaited)
             gather_rx(ep, &g);
         else
-            gather_add(&g, ep->heads[0], 1); /* for the end of file; a byte is one too many */
+            gather_add(&g, ep->heads[0], 1); /* detects end of file; any received byte is a protocol error */
         err = kvp_tcp_sock_recv(ep->fd, g.iov, g.n, &n);
         if (err == KVP_EAGAIN) return;
         if (err == KVP_OK && !is_awaited) err = KVP_PROTO;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The serving side of tcp: accepting, lanes, fences, quiesce. A lane is run by one thread of the owner's; everything
- * else here may be called by any thread.
+ * The serving side of tcp: accepting, lanes, fences, quiesce. One thread of the owner runs each lane; any thread may
+ * call all other functions.
  *
- * Lock order: a lane's lock, then peers_lock or the exports' lock. Callbacks run with no lock held.
- */
+ * Lock order: a lane's lock, then peers_lock or the exports' lock. Callbacks run with no lock held. */
 #include "transport/tcp/serve.h"
 
 #include "transport/tcp/conn.h"
@@ -18,12 +17,14 @@
 #include <string.h>
 
 #define MAX_CONNS_DEFAULT 4096u
-#define REFUSE_SLACK 64u /* connections over the maximum that get a BUSY answer; further ones are just closed */
+/* connections over the maximum that get a BUSY answer; connections over this number are closed without an answer */
+#define REFUSE_SLACK 64u
 #define HELLO_NS (5 * KVP_NS_PER_S)
 #define QUIESCE_CUT_NS KVP_NS_PER_S
 #define ACCEPT_PAUSE_NS (100 * KVP_NS_PER_MS)
 #define ACCEPTS_A_TURN 64
-#define GIVE_WAY_YIELDS 100 /* a waiting thread that cannot run must not stop the lane */
+/* the most yields of a lane to waiting threads: a waiting thread that cannot run must not stop the lane */
+#define GIVE_WAY_YIELDS 100
 
 struct kvp_tcp_server {
     kvp_tcp_shared_t shared;
@@ -31,27 +32,28 @@ struct kvp_tcp_server {
     uint32_t lanes_n;
     uint32_t max_conns;
     _Atomic uint32_t next_lane;
-    _Atomic int listen_fd; /* -1 = none; accepted by lane 0 */
-    uint64_t accept_again_ns; /* lane 0's thread: accepting is paused until then; 0 = it is not */
+    _Atomic int listen_fd; /* the listening socket, served by lane 0; -1 = none */
+    /* the time until which accepting is paused; 0 = not paused. Only lane 0's thread uses it */
+    uint64_t accept_again_ns;
 };
 
-/* One call of quiesce; freed after the last lane has passed. */
+/* One call of quiesce. Freed after the last lane has passed. */
 typedef struct {
     kvp_quiesce_fn done;
     void *arg;
     _Atomic uint32_t lanes_left;
     struct quiesce_lane {
-        kvp_list_t link; /* lane->quiesces, or the list of those to be fired */
-        uint64_t seq; /* waits for entries of lane->busy up to this serial */
+        kvp_list_t link; /* link in lane->quiesces, or in the list of passed quiesces */
+        uint64_t seq; /* the lane waits for the entries of lane->busy up to this busy_seq */
         uint64_t cut_ns;
         void *whole;
     } at[];
 } quiesce_t;
 
-/* Lanes */
+/* ---- locks and life of a lane */
 
-/* Takes the lane's lock for a thread other than the lane's own: a busy lane releases the lock only
- * for an instant, and gives way to announced waiters. */
+/* Takes the lane's lock for a thread other than the lane's own. A busy lane releases the lock only for an instant,
+ * and yields to threads that are announced in `outsiders`. */
 static void
 lane_enter(kvp_tcp_lane_t *lane)
 {
@@ -107,7 +109,7 @@ lane_open(kvp_tcp_lane_t *lane)
     return err;
 }
 
-/* Frees ended connections; by the lane's thread, after its current events. */
+/* Frees ended connections. Called by the lane's thread, after its current events. */
 static void
 lane_reap(kvp_tcp_lane_t *lane)
 {
@@ -120,10 +122,10 @@ lane_reap(kvp_tcp_lane_t *lane)
     }
 }
 
-/* Quiesce */
+/* ---- quiesce */
 
-/* Moves the quiesces that this lane has passed to fired; an overdue quiesce ends the sends that it
- * waits for. */
+/* Moves the quiesce calls for which this lane no longer has to wait to `fired`. If a quiesce is overdue, ends the
+ * connections that it waits for. */
 static void
 lane_pass_quiesces(kvp_tcp_lane_t *lane, uint64_t now_ns, kvp_list_t *fired)
 {
@@ -144,7 +146,7 @@ lane_pass_quiesces(kvp_tcp_lane_t *lane, uint64_t now_ns, kvp_list_t *fired)
     }
 }
 
-/* A lane (or the caller) has passed the quiesce; the last one calls done. No lock is held. */
+/* Counts that a lane, or the caller of quiesce, has passed. The last to pass calls done. No lock is held. */
 static void
 quiesce_pass(quiesce_t *q)
 {
@@ -163,7 +165,7 @@ fire_quiesces(kvp_list_t *fired)
     }
 }
 
-/* Without memory to wait, the sends that would be waited for are ended at once. */
+/* Ends the connections that are within an operation. Used if there is no memory to wait for these operations. */
 static void
 cut_busy(kvp_tcp_server_t *server)
 {
@@ -196,7 +198,7 @@ kvp_tcp_server_quiesce(kvp_tcp_server_t *server, kvp_quiesce_fn done, void *arg)
         struct quiesce_lane *ql = &q->at[i];
         bool must_wait;
 
-        /* Having the lock, we know that no call into or out of memory is under way on this lane. */
+        /* This thread holds the lock, so no copy into or out of memory is under way on this lane. */
         lane_enter(lane);
         must_wait = !kvp_list_is_empty(&lane->busy);
         if (must_wait) {
@@ -214,7 +216,7 @@ kvp_tcp_server_quiesce(kvp_tcp_server_t *server, kvp_quiesce_fn done, void *arg)
     quiesce_pass(q);
 }
 
-/* Connections */
+/* ---- accepting connections */
 
 kvp_err_t
 kvp_tcp_server_adopt(kvp_tcp_server_t *server, int fd)
@@ -257,7 +259,7 @@ kvp_tcp_server_adopt(kvp_tcp_server_t *server, int fd)
     kvp_list_add_tail(&lane->conns, &conn->on_lane);
     kvp_list_add_tail(&lane->hellos, &conn->on_hello);
     lane_leave(lane);
-    /* Its lane may be asleep with a longer timeout than the hello's. */
+    /* The lane may be asleep for longer than the time limit of the hello, so wake it. */
     kvp_epoll_wake(&lane->epoll);
     return KVP_OK;
 fail:
@@ -290,7 +292,8 @@ kvp_tcp_server_listen(kvp_tcp_server_t *server, const kvp_hostport_t *at, kvp_ho
     return KVP_OK;
 }
 
-/* Lane 0's thread. Out of descriptors or memory it pauses, since the listener would stay readable. */
+/* Accepts waiting connections, in lane 0's thread. Without free descriptors or memory it pauses accepting, because
+ * the listener would stay readable. */
 static void
 accept_some(kvp_tcp_server_t *server)
 {
@@ -312,7 +315,7 @@ accept_some(kvp_tcp_server_t *server)
     }
 }
 
-/* Serving */
+/* ---- serving a lane */
 
 static void
 set_earlier(uint64_t *until_ns, uint64_t t_ns)
@@ -320,7 +323,7 @@ set_earlier(uint64_t *until_ns, uint64_t t_ns)
     if (t_ns < *until_ns) *until_ns = t_ns;
 }
 
-/* How long the lane may sleep: the lane's lock is held. */
+/* Returns how long the lane may sleep. The lane's lock is held. */
 static int
 lane_timeout(kvp_tcp_server_t *server, kvp_tcp_lane_t *lane, int timeout_ms)
 {
@@ -341,7 +344,7 @@ lane_timeout(kvp_tcp_server_t *server, kvp_tcp_lane_t *lane, int timeout_ms)
     return timeout_ms < 0 || wait_ms < (uint64_t)timeout_ms ? (int)wait_ms : timeout_ms;
 }
 
-/* Records the ready events. The lane's lock is held. */
+/* Records the events of a ready connection. The lane's lock is held. */
 static void
 lane_note_event(kvp_tcp_lane_t *lane, kvp_tcp_conn_t *conn, uint32_t events)
 {
@@ -353,8 +356,8 @@ lane_note_event(kvp_tcp_lane_t *lane, kvp_tcp_conn_t *conn, uint32_t events)
     kvp_list_add_tail(&lane->run, &conn->on_run);
 }
 
-/* One turn for each connection now on the list. The lock is released between turns, so that a
- * waiting fence, quiesce or dereg waits for one turn, not for all. */
+/* Gives one turn to each connection that is on lane->run now. The lock is released between turns, so that a waiting
+ * fence, quiesce or dereg waits for one turn only. */
 static void
 lane_run_conns(kvp_tcp_lane_t *lane)
 {
@@ -443,9 +446,9 @@ kvp_tcp_server_wake(kvp_tcp_server_t *server)
         kvp_epoll_wake(&server->lanes[i].epoll);
 }
 
-/* Fences and memory */
+/* ---- fences, and deregistering memory */
 
-/* Ends the connections of these incarnations, and of all below live_min. */
+/* Ends the connections of the incarnations in `dead`, and of all incarnations below live_min. */
 static void
 end_conns(kvp_tcp_server_t *server, kvp_idrange_t dead, uint64_t live_min)
 {
@@ -466,7 +469,8 @@ end_conns(kvp_tcp_server_t *server, kvp_idrange_t dead, uint64_t live_min)
 void
 kvp_tcp_server_fence(kvp_tcp_server_t *server, kvp_idrange_t dead, uint64_t live_min, kvp_fence_fn done, void *arg)
 {
-    /* First the set, then the connections: a hello at the same time is refused by the one or found by the other. */
+    /* The fenced set comes first: a concurrent hello is either refused by the set, or its connection is found
+     * below. */
     pthread_mutex_lock(&server->shared.peers_lock);
     kvp_idset_add(&server->shared.fenced, dead, live_min);
     pthread_mutex_unlock(&server->shared.peers_lock);
@@ -505,7 +509,7 @@ kvp_tcp_server_forget(kvp_tcp_server_t *server, const kvp_mr_t *mr)
     }
 }
 
-/* Lifetime */
+/* ---- creating and destroying the server */
 
 kvp_err_t
 kvp_tcp_server_create(const kvp_tp_conf_t *conf, kvp_tcp_server_t **server_out)

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Socket calls of the tcp transport, with errno translated.
+ * Socket calls of the tcp transport, with errno translated to kvp_err_t.
  *
- * Buffer sizes are left to the kernel, which grows them as a connection needs it: asking for 4 MiB gains nothing where
- * that is granted, and where the system's maximum is small it would pin the connection there.
- */
+ * The kernel chooses the sizes of the socket buffers, and grows them as needed. A request for 4 MiB gains nothing
+ * where the system grants it, and where the system's maximum is small, a request would stop the growth. */
 #include "transport/tcp/sock.h"
 
 #include "common/log.h"
@@ -18,7 +17,8 @@
 #include <unistd.h>
 
 #define BACKLOG 512
-/* Time-outs: 10 + 3 x 5 s for an idle connection to a dead host, 30 s for one with bytes under way. */
+/* Time-outs of dead connections: 10 + 3 x 5 s for an idle connection to a dead host, 30 s for a connection with
+ * unacknowledged bytes. */
 #define KEEPALIVE_IDLE_S 10
 #define KEEPALIVE_INTERVAL_S 5
 #define KEEPALIVE_PROBES 3
@@ -40,7 +40,7 @@ kvp_tcp_sock_setup(int fd)
         kvp_log_error("transport", "cannot set up a data socket: %m");
         return KVP_SYS;
     }
-    /* Not the case for a socket of another family, which works as well. */
+    /* These options fail on a socket that is not TCP, which works without them. */
     (void)set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     (void)set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, KEEPALIVE_IDLE_S);
     (void)set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * tcp: one-sided transfers over a stream. This file is the transport's table: instances, memory,
- * and the asking side's connect, submit and poll; flow.c moves the bytes, serve.c answers. One
- * thread at a time uses an endpoint. */
+ * The tcp transport: one-sided transfers over a byte stream. This file has the transport's table: instances, memory,
+ * and connect, submit and poll of the asking side. flow.c moves the bytes, serve.c is the serving side. One thread at
+ * a time uses an endpoint. */
 #include "transport/tcp/table.h"
 
 #include "transport/inside.h"
@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* a request takes no further transfer after this size; a single transfer may be larger */
+/* a request takes no further transfer once its payload would exceed this size; a single transfer may be larger */
 #define REQ_PAYLOAD_BYTES (8u << 20)
 
 typedef struct {
@@ -38,7 +38,7 @@ tcp_ep(kvp_ep_t *base)
     return kvp_container_of(base, kvp_tcp_ep_t, base);
 }
 
-/* Connecting */
+/* ---- connecting an endpoint */
 
 static kvp_err_t
 pack_hello(kvp_tcp_ep_t *ep)
@@ -56,7 +56,7 @@ pack_hello(kvp_tcp_ep_t *ep)
     return ep->hello.err;
 }
 
-/* The verdict of the serving side, when its answer is whole; EAGAIN before. */
+/* Returns the serving side's result of the connection attempt once its whole answer has arrived; EAGAIN before. */
 static kvp_err_t
 read_verdict(kvp_tcp_ep_t *ep)
 {
@@ -77,7 +77,7 @@ read_verdict(kvp_tcp_ep_t *ep)
     return err;
 }
 
-/* Receives no byte after the answer: data follows. */
+/* Receives the answer to the hello, and no byte after the answer: these bytes are data. */
 static kvp_err_t
 receive_reply(kvp_tcp_ep_t *ep)
 {
@@ -130,7 +130,7 @@ check_connected(kvp_tcp_ep_t *ep)
     return KVP_UNREACHABLE;
 }
 
-/* Runs the connection up to READY, as far as it goes without blocking. */
+/* Runs the steps of connecting, up to READY, as far as possible without blocking. */
 static void
 advance_connect(kvp_tcp_ep_t *ep)
 {
@@ -193,7 +193,7 @@ tcp_ep_close(kvp_ep_t *base)
     ep_free_parts(ep);
 }
 
-/* Submitting */
+/* ---- submitting transfers */
 
 static uint64_t
 key_of(kvp_rseg_t *rseg)
@@ -222,8 +222,8 @@ encode_op(kvp_data_op_t *op, const kvp_xfer_t *x)
     }
 }
 
-/* Returns the last request if the transfer may join it: no byte of it was sent, and its kind is the
- * same. */
+/* Returns the last request if the transfer may join the request: no byte of the request was sent yet, and the request
+ * has transfers of the same kind and room for more. Otherwise NULL. */
 static kvp_tcp_req_t *
 open_req(kvp_tcp_ep_t *ep, const kvp_xfer_t *x)
 {
@@ -250,7 +250,7 @@ new_req(kvp_tcp_ep_t *ep, const kvp_xfer_t *x)
     return req;
 }
 
-/* False where the rings are full. */
+/* Appends a transfer to the ring and to a request. Returns false if the ring of transfers or of requests is full. */
 static bool
 enqueue_xfer(kvp_tcp_ep_t *ep, kvp_xfer_t *x)
 {
@@ -305,7 +305,7 @@ tcp_ep_poll(kvp_ep_t *base)
     if (ep->state == KVP_TCP_EP_CONNECTING || ep->state == KVP_TCP_EP_HELLO) advance_connect(ep);
     kvp_tcp_ep_flush(ep);
     kvp_tcp_ep_receive(ep);
-    /* Answers may have ended a stall. */
+    /* The completions may have ended a stall of the sending, so send again. */
     if (ep->fired > 0) kvp_tcp_ep_flush(ep);
     return ep->fired;
 }
@@ -357,11 +357,11 @@ tcp_drain(kvp_ep_t *base, uint64_t deadline_ns)
         wait.tv_sec = (time_t)((deadline_ns - now_ns) / KVP_NS_PER_S);
         wait.tv_nsec = (long)((deadline_ns - now_ns) % KVP_NS_PER_S);
         pfd = (struct pollfd){.fd = ep->fd, .events = tcp_ep_arm(base)};
-        (void)ppoll(&pfd, 1, &wait, NULL); /* on any result, poll and the clock decide */
+        (void)ppoll(&pfd, 1, &wait, NULL); /* the result is ignored: tcp_ep_poll and the clock decide */
     }
 }
 
-/* Instances and memory */
+/* ---- instances and registered memory */
 
 static kvp_err_t
 tcp_init(kvp_tp_t *base, const kvp_tp_conf_t *conf)

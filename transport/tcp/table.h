@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The table of the tcp transport, with slots that may be empty (kvp_transport_find gives the filled one).
- */
+ * The table of the tcp transport, whose slots may be empty (kvp_transport_find returns the filled table). */
 #ifndef KVP_TRANSPORT_TCP_TABLE_H
 #define KVP_TRANSPORT_TCP_TABLE_H
 

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - Ending the id of a connection sends the peer a message. With the port down the message is lost,
- *   and the peer keeps its queue pair for ever. Soft RoCE is worse: a message without a route puts
- *   the port's management queue pair into an error state, in which it neither sends nor receives,
- *   so no connection by the device is possible until the device is added again
- *   (tests/rdma_vm/README.md).
- * - So such an id is parked on a channel of its own, without its queue pair, and ended by a later
- *   connection event when the port is active. The kernel ends parked ids of a process that exits. */
+ * - Ending the id of a connection sends the peer a message. With the port down the message is lost, and the peer
+ *   keeps its queue pair for ever. Soft RoCE is worse: a message without a route puts the port's management queue
+ *   pair into an error state, in which it neither sends nor receives, so no connection by the device is possible
+ *   until the device is added again (tests/rdma_vm/README.md).
+ * - So an id whose port is down is parked on a channel of its own, without its queue pair, and ended by a later
+ *   connection event when the port is active. When the process exits, the kernel ends the parked ids. */
 #include "transport/rdma/verbs/ibv.h"
 
 #include "common/list.h"
@@ -29,13 +28,14 @@ typedef struct {
 
 static struct {
     pthread_mutex_t lock;
-    struct rdma_event_channel *channel; /* guarded by the lock, as is */
+    struct rdma_event_channel *channel; /* holds the parked ids; lock guards this field and ids */
     kvp_list_t ids;
     _Atomic uint32_t n;
-    _Atomic bool is_ending; /* a thread ends parked ids */
+    _Atomic bool is_ending; /* a thread is ending parked ids */
 } left = {.lock = PTHREAD_MUTEX_INITIALIZER, .ids = {&left.ids, &left.ids}};
 
-/* The interface goes down before its routes are removed, its port after them. */
+/* Returns whether the network interface is up. The interface goes down before its routes are removed, and its port
+ * after the routes. */
 static bool
 is_netdev_up(const char *name)
 {
@@ -62,7 +62,7 @@ kvp_rdma_port_is_up(const kvp_rdma_libs_t *libs, const struct rdma_cm_id *id, co
 {
     struct ibv_port_attr at = {0};
 
-    if (id->verbs == NULL || !kvp_rdma_is_present(id->verbs)) return true; /* nothing is sent any more */
+    if (id->verbs == NULL || !kvp_rdma_is_present(id->verbs)) return true; /* a removed device sends nothing */
     if (dev->netdev[0] != '\0' && !is_netdev_up(dev->netdev)) return false;
     if ((libs->ibv_query_port)(id->verbs, id->port_num, (struct _compat_ibv_port_attr *)&at) != 0) return true;
     return at.state == IBV_PORT_ACTIVE;
@@ -90,7 +90,7 @@ kvp_rdma_disconnect_later(const kvp_rdma_libs_t *libs, struct rdma_cm_id *id, co
     return is_taken;
 }
 
-/* Ending an id may wait for the kernel; only this thread waits. */
+/* Ends the parked ids whose port is up, in a thread of its own, because ending an id may wait for the kernel. */
 static void *
 end_left(void *arg)
 {

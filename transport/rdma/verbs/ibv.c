@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvp_verbs_ops over librdmacm and libibverbs: connections, and bytes over them.
+ * The verbs stack of this machine (kvp_verbs_ops) over librdmacm and libibverbs: connections, and transfers on them.
  *
  * Design notes.
- * - The time until a packet that is not acknowledged is sent again is set by us: the default makes
- *   a dead peer take 15 s.
- * - A connection that is closed sends its peer word of that, and does not wait for an answer. */
+ * - We set the time until an unacknowledged packet is sent again: with the default a dead peer is detected after 15
+ *   s.
+ * - A closed connection sends its peer a disconnect message, and does not wait for an answer. */
 #include "transport/rdma/verbs/ibv.h"
 
 #include "transport/rdma/verbs/rank.h"
@@ -24,15 +24,15 @@
 #define PATH_HOPS 64
 #define PATH_PKEY 0xFFFF /* the only partition key of Ethernet */
 #define PATH_REVERSIBLE 0x80
-#define PATH_EXACTLY (2 << 6) /* a selector of path records */
+#define PATH_EXACTLY (2 << 6) /* a selector in path records that demands the exact value */
 #define PATH_LIFETIME 18 /* 4.096 us << 18: the connection manager's own value for Ethernet */
 #define BACKLOG 128
-#define ACK_TIMEOUT 15 /* 4.096 us << 15 = 134 ms, and seven times that until a peer is given up */
+#define ACK_TIMEOUT 15 /* 4.096 us << 15 = 134 ms for each try; with seven retries a peer is given up after about 1 s */
 #define RETRIES 7
 #define GIVE_UP_NS ((RETRIES + 1) * (4096ull << ACK_TIMEOUT))
 #define POLL_MAX 32
-#define OWN_MAX 512u /* text of our addresses */
-#define REJECT_BY_PROGRAM 28 /* the reason of IB_CM_REJ_CONSUMER_DEFINED */
+#define OWN_MAX 512u /* the size of a text with the addresses of our devices */
+#define REJECT_BY_PROGRAM 28 /* the reject reason IB_CM_REJ_CONSUMER_DEFINED: the peer's program refused */
 
 typedef struct {
     kvp_rdma_cm_t base;
@@ -44,8 +44,9 @@ typedef struct {
     struct rdma_cm_id *id;
     struct ibv_comp_channel *comp;
     struct ibv_cq *cq;
-    unsigned events; /* of comp, not yet acknowledged */
-    struct ibv_send_wr *chain; /* as many as the queue takes: what is posted at once rings the doorbell once */
+    unsigned events; /* the number of events of comp that are not yet acknowledged */
+    /* work requests that are posted together with one doorbell, as many as the queue takes */
+    struct ibv_send_wr *chain;
     uint32_t chain_n;
 } ibv_id_t;
 
@@ -89,7 +90,7 @@ cm_open(kvp_rdma_cm_t **cm_out)
         free(cm);
         return KVP_SYS;
     }
-    kvp_forkguard_add(cm->channel->fd); /* a child would keep the listening port */
+    kvp_forkguard_add(cm->channel->fd); /* a forked child would keep the listening port */
     cm->base.fd = cm->channel->fd;
     *cm_out = &cm->base;
     return KVP_OK;
@@ -152,7 +153,8 @@ id_close(kvp_rdma_id_t *base)
     free(id);
 }
 
-/* A request event brings a new id: true if the id is now ours. */
+/* Wraps the new id that a connection request brings. Returns true if the id is now ours, false if its device is not
+ * used. */
 static bool
 take_request(kvp_rdma_cm_t *cm, struct rdma_cm_id *raw, kvp_rdma_event_t *out)
 {
@@ -169,8 +171,8 @@ take_request(kvp_rdma_cm_t *cm, struct rdma_cm_id *raw, kvp_rdma_event_t *out)
     return true;
 }
 
-/* The connection manager's own path record has the port's MTU. Both queue pairs get the MTU of the
- * record set here. */
+/* Finds the route to the peer. The path record of the connection manager has the MTU of the port; to use a smaller
+ * MTU on both queue pairs, this function sets a path record of its own. */
 static int
 find_route(const ibv_id_t *id)
 {
@@ -188,13 +190,13 @@ find_route(const ibv_id_t *id)
         .flowlabel_hoplimit = htonl(PATH_HOPS),
         .reversible_numpath = PATH_REVERSIBLE | 1,
         .mtu = (uint8_t)(PATH_EXACTLY | mtu),
-        .rate = PATH_EXACTLY, /* the rate of the port */
+        .rate = PATH_EXACTLY, /* with this selector alone the rate is the rate of the port */
         .packetlifetime = PATH_EXACTLY | PATH_LIFETIME,
     };
     return (kvp_ibv_libs()->rdma_set_option)(id->id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &way, sizeof way);
 }
 
-/* What an event is to our user; false: nothing. */
+/* Translates an event of librdmacm. Returns false if the event means nothing to the user. */
 static bool
 translate_event(kvp_rdma_cm_t *cm, const struct rdma_cm_event *ev, kvp_rdma_event_t *out)
 {
@@ -278,7 +280,7 @@ addr_text(const struct sockaddr_storage *addr, char text[INET6_ADDRSTRLEN])
     return inet_ntop(addr->ss_family, raw, text, INET6_ADDRSTRLEN) == NULL ? "?" : text;
 }
 
-/* Logs the addresses of the open devices, where listening is possible. */
+/* Logs why listening failed, with the addresses of the open devices, where listening is possible. */
 static void
 say_no_listen(const struct sockaddr_storage *at, bool is_taken)
 {
@@ -302,9 +304,9 @@ say_no_listen(const struct sockaddr_storage *at, bool is_taken)
                  addr_text(at, asked), text);
 }
 
-/* An unused device has no protection domain of ours, so a connection on it could not be served. A
- * listener at the loopback address has no device either: the kernel accepts the listener for all
- * devices, and connects no peer to it. */
+/* Returns whether the listener is bound to a device in use. A device that we do not use has no protection domain of
+ * ours, so its connections could not be served. A listener at the loopback address has no device either: the kernel
+ * accepts the listener for all devices, and connects no peer to it. */
 static bool
 is_bound_well(ibv_id_t *id, const struct sockaddr_storage *at)
 {
@@ -336,9 +338,9 @@ listen_at(kvp_rdma_cm_t *cm, const struct sockaddr_storage *at, kvp_rdma_id_t **
     return KVP_OK;
 }
 
-/* Routes may lead through a device that the user did not select, or through another address of a
- * selected device than its GID's. Returns the address of the selected device that is likeliest in
- * the same network. */
+/* Returns the address of the selected device that is likeliest in the same network as the peer; NULL without a
+ * selection. Without this source address, routes may lead through a device that the user did not select, or through
+ * another address of a selected device than its GID's. */
 static const struct sockaddr_storage *
 wished_source(const struct sockaddr_storage *to)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The parts of kvp_verbs_ops over librdmacm and libibverbs: this machine's devices (ibv_dev.c), the
- * registered memory (ibv_mem.c), connections and transfers (ibv.c). */
+ * The parts of kvp_verbs_ops over librdmacm and libibverbs: the devices of this machine (ibv_dev.c), registered
+ * memory (ibv_mem.c), connections and transfers (ibv.c). */
 #ifndef KVP_TRANSPORT_RDMA_VERBS_IBV_H
 #define KVP_TRANSPORT_RDMA_VERBS_IBV_H
 
@@ -11,18 +11,19 @@
 
 typedef struct {
     kvp_rdma_dev_t base;
-    struct ibv_context *ctx; /* NULL: removed and closed; the next fields as well */
+    /* the device's context; NULL: the device is removed and closed, and the next two fields are NULL as well */
+    struct ibv_context *ctx;
     struct ibv_pd *pd;
-    struct ibv_cq *no_cq; /* completion queue of serving queue pairs, always empty */
-    kvp_list_t regs; /* its registrations, */
-    kvp_list_t missing; /* registrations to make, or make again, on the device */
-    uint32_t uses; /* by ids, and by calls: it is let go after the last */
-    bool is_leaving; /* a thread closes the device */
-    bool is_dead; /* its context is of no use any more */
-    bool is_refused; /* another device returned under the name; logged */
+    struct ibv_cq *no_cq; /* the completion queue of queue pairs that only serve, always empty */
+    kvp_list_t regs; /* the registrations on the device */
+    kvp_list_t missing; /* registrations that must be made, or made again, on the device */
+    uint32_t uses; /* the number of ids and calls that use the device; a removed device is closed after its last use */
+    bool is_leaving; /* a thread is closing the device */
+    bool is_dead; /* the device's context is unusable for good */
+    bool is_refused; /* another device returned under the same name, which was logged */
 } kvp_ibv_dev_t;
 
-/* As the slots of kvp_verbs_ops with these names. */
+/* The device and memory slots of kvp_verbs_ops: the functions have the slots' names. */
 kvp_err_t kvp_ibv_devs_open(const kvp_rdma_select_t *selected, kvp_rdma_dev_t **devs_out, size_t cap, size_t *n_out,
                             const char **why_out);
 void kvp_ibv_devs_close(void);
@@ -31,14 +32,13 @@ kvp_err_t kvp_ibv_reg(kvp_rdma_dev_t *dev, void *addr, size_t len, kvp_rdma_acce
                       kvp_rdma_reg_t **reg_out);
 void kvp_ibv_dereg(kvp_rdma_reg_t *reg);
 
-/* The functions below need open devices. kvp_ibv_libs returns the libraries' calls. */
+/* The functions below need open devices. kvp_ibv_libs returns the functions of the libraries. */
 const kvp_rdma_libs_t *kvp_ibv_libs(void);
-/* kvp_ibv_dev_at returns the i-th open device, NULL after the last. kvp_ibv_dev_hold returns the
- * device of a connection, and keeps it open until kvp_ibv_dev_rele; NULL if it is not ours, or
- * removed. kvp_ibv_dev_pin holds any device; false: removed. kvp_ibv_dev_gone handles a removal
- * event. kvp_ibv_dev_is_dead returns whether a held device was removed or has failed for good since
- * it was last made ready; kvp_ibv_dev_has_gone whether the device was removed, after a failure on
- * it. */
+/* kvp_ibv_dev_at returns the i-th open device, NULL after the last. kvp_ibv_dev_hold returns the device of a
+ * connection, and keeps it open until kvp_ibv_dev_rele; NULL if we do not use the device, or it was removed.
+ * kvp_ibv_dev_pin holds any device; false: it was removed. kvp_ibv_dev_gone handles a removal event.
+ * kvp_ibv_dev_is_dead returns whether a held device was removed or has failed for good since it was last made ready.
+ * kvp_ibv_dev_has_gone returns, after a failure on the device, whether the device was removed. */
 kvp_ibv_dev_t *kvp_ibv_dev_at(size_t i);
 kvp_ibv_dev_t *kvp_ibv_dev_hold(const struct rdma_cm_id *id);
 bool kvp_ibv_dev_pin(kvp_ibv_dev_t *dev);
@@ -46,35 +46,33 @@ void kvp_ibv_dev_rele(kvp_ibv_dev_t *dev);
 void kvp_ibv_dev_gone(const struct rdma_cm_id *id);
 bool kvp_ibv_dev_is_dead(kvp_ibv_dev_t *dev);
 bool kvp_ibv_dev_has_gone(kvp_ibv_dev_t *dev);
-/* ibv_mem.c, for a device that is removed or returns. kvp_ibv_regs_drop deregisters all memory of
- * the device; kvp_ibv_regs_make registers it again (false: the device cannot be used now);
- * kvp_ibv_regs_are_missing returns whether registrations are missing. The first two take long, and
- * are called without the devices' lock. */
+/* Functions of ibv_mem.c for a device that is removed or returns. kvp_ibv_regs_drop deregisters all memory of the
+ * device. kvp_ibv_regs_make registers all memory again (false: the device cannot be used now).
+ * kvp_ibv_regs_are_missing returns whether registrations are missing. drop and make take long, and are called without
+ * the devices' lock. */
 void kvp_ibv_regs_drop(kvp_ibv_dev_t *dev);
 bool kvp_ibv_regs_are_missing(const kvp_ibv_dev_t *dev);
 bool kvp_ibv_regs_make(kvp_ibv_dev_t *dev);
-/* kvp_ibv_are_wished: the user named devices, or a GID. */
+/* kvp_ibv_are_wished returns whether the user selected devices or a GID. */
 bool kvp_ibv_are_wished(void);
-/* kvp_ibv_err translates errno. */
+/* kvp_ibv_err translates errno to a kvp_err_t. */
 kvp_err_t kvp_ibv_err(void);
 
-/* kvp_rdma_port_info fills in the properties of an active port, at its best address or at the
- * address of one GID. Returns false if the port is not active, or has no address that a peer could
- * reach; why then has the reason and the remedy. */
+/* kvp_rdma_port_info fills in the properties of an active port, with its best address or the address of one GID.
+ * Returns false if the port is not active, or has no address that a peer could reach; why then has the reason and the
+ * remedy. */
 bool kvp_rdma_port_info(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint8_t port, int gid_index,
                         kvp_rdma_info_t *info_out, char *why, size_t cap);
 
-/* kvp_rdma_port_is_up returns whether a message of an id on the device can arrive, so that its
- * connection can be made or ended now: the port is active and its network interface is up. Also
- * true for a removed device, which sends nothing. */
+/* kvp_rdma_port_is_up returns whether the id's connection can be made or ended now, because its messages can arrive:
+ * the port is active and its network interface is up. Also true for a removed device, which sends nothing. */
 bool kvp_rdma_port_is_up(const kvp_rdma_libs_t *libs, const struct rdma_cm_id *id, const kvp_rdma_info_t *dev);
 
-/* kvp_rdma_is_present returns whether the machine still has an open device. */
+/* kvp_rdma_is_present returns whether the machine still has the open device. */
 bool kvp_rdma_is_present(const struct ibv_context *ctx);
 
-/* kvp_rdma_disconnect_later takes an id without a queue pair off its channel, to be ended by a
- * later call of left_end; false: it could not be taken. left_end has a thread of its own end those
- * that may be left now. */
+/* kvp_rdma_disconnect_later parks an id without a queue pair, to be ended by a later call of kvp_rdma_left_end;
+ * false: it could not be parked. kvp_rdma_left_end starts a thread that ends the parked ids whose port is up. */
 bool kvp_rdma_disconnect_later(const kvp_rdma_libs_t *libs, struct rdma_cm_id *id, const kvp_rdma_info_t *dev)
     KVP_MUST_USE;
 void kvp_rdma_left_end(const kvp_rdma_libs_t *libs);

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Devices of this machine, by libibverbs. Any thread.
+ * The RDMA devices of this machine, by libibverbs. Any thread.
  *
  * Design notes.
  * - The connection manager makes queue pairs, so devices are the contexts that it opened.
- * - A removed device keeps its place. Once no id uses it, a thread deregisters its memory and
- *   closes its context, because some kernels would wait with the removal for ever. When a device of
- *   the same name, address and limits is there again, a thread registers the memory again. With
- *   much memory either takes seconds, so the lock is not held meanwhile: the threads that close
- *   connections, and through them a node's heartbeats, wait for it.
- * - librdmacm opens and closes contexts whenever it is asked for the list of devices. So it is
- *   asked only while no thread uses a device that left the list. */
+ * - A removed device keeps its place. Once no id uses it, a thread deregisters its memory and closes its context,
+ *   because some kernels would wait with the removal for ever. When a device of the same name, address and limits is
+ *   there again, a thread registers the memory again. With much memory either takes seconds, so the lock is not held
+ *   meanwhile: the threads that close connections, and through them a node's heartbeats, wait for the lock.
+ * - librdmacm opens and closes contexts whenever the list of devices is requested. So the list is requested only
+ *   while no thread uses a device that left the list. */
 #include "transport/rdma/verbs/ibv.h"
 
 #include "common/clock.h"
@@ -23,23 +22,23 @@
 #include <unistd.h>
 
 #define WHY_MAX 512u
-#define LOOK_NS KVP_NS_PER_S /* from one look at the devices to the next */
-#define LOOK_AGAIN_NS (10 * KVP_NS_PER_S) /* after a returned device could not be used */
+#define LOOK_NS KVP_NS_PER_S /* the time between two looks at the devices */
+#define LOOK_AGAIN_NS (10 * KVP_NS_PER_S) /* the time until the next look after a returned device could not be used */
 
 static struct {
     pthread_mutex_t lock;
-    const kvp_rdma_libs_t *libs; /* set once, before anybody has a device */
+    const kvp_rdma_libs_t *libs; /* set once, before any caller has a device */
     struct ibv_context **list;
     kvp_ibv_dev_t devs[KVP_RDMA_DEVS_MAX];
     size_t devs_n;
     uint32_t users;
-    pid_t owner; /* process that owns the devices; a forked child does not */
+    pid_t owner; /* the process that opened the devices; a forked child cannot use them */
     kvp_rdma_select_t selected;
-    uint64_t look_ns; /* when to look again */
-    kvp_ibv_dev_t *back; /* the device that a thread makes ready */
-    uint32_t leaving_n; /* devices that threads are closing */
-    pthread_cond_t changed; /* these two */
-    char why[WHY_MAX]; /* no device is open */
+    uint64_t look_ns; /* the time of the next look at the devices */
+    kvp_ibv_dev_t *back; /* the returned device that a thread is making ready; NULL = none */
+    uint32_t leaving_n; /* the number of devices that threads are closing */
+    pthread_cond_t changed; /* signalled when `back` or `leaving_n` changes */
+    char why[WHY_MAX]; /* the reason why no device is open */
 } host = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 /* ---- devices */
@@ -75,8 +74,8 @@ dev_open(kvp_ibv_dev_t *dev, struct ibv_context *ctx, const kvp_rdma_info_t *inf
     return dev_make(dev, ctx);
 }
 
-/* Opens the wanted ports. A selected port that cannot be used is an error; other unusable ports are
- * skipped. */
+/* Opens the selected ports of a device. Returns false if a selected port cannot be used; without a selection unusable
+ * ports are skipped. */
 static bool
 open_ports(struct ibv_context *ctx, const kvp_rdma_select_t *selected)
 {
@@ -105,7 +104,7 @@ close_all(void)
     host.list = NULL;
 }
 
-/* Finds a name that no device has, or a port that the device lacks. */
+/* Returns whether a device has the name, and the selected port. */
 static bool
 is_there(const kvp_rdma_pick_t *pick, int n)
 {
@@ -206,7 +205,7 @@ kvp_ibv_are_wished(void)
     return !kvp_rdma_select_is_any(&host.selected);
 }
 
-/* ---- removed devices. All with the lock held, except calls to other files. */
+/* ---- removed devices. The lock is held, except in calls to other files. */
 static bool
 is_listed(const struct ibv_context *ctx, struct ibv_context **list)
 {
@@ -224,8 +223,8 @@ note_gone(kvp_ibv_dev_t *dev)
                  dev->base.info.name, dev->uses);
 }
 
-/* Replaces the list of present devices. librdmacm closes removed devices with the old list, so no
- * thread may use them. Returns false if the list is not available now. */
+/* Replaces the list of present devices. With the old list librdmacm closes the removed devices, so no thread may
+ * still use them. Returns false if the list cannot be replaced now. */
 static bool
 renew_list(void)
 {
@@ -235,7 +234,7 @@ renew_list(void)
     for (size_t i = 0; i < host.devs_n; i++)
         if (host.devs[i].base.is_gone && host.devs[i].ctx != NULL) return false;
     now = (host.libs->rdma_get_devices)(NULL);
-    if (now == NULL) return false; /* no device is left: the last list stays open until one returns */
+    if (now == NULL) return false; /* no device is present: the old list stays open until one returns */
     for (size_t i = 0; i < host.devs_n; i++) {
         kvp_ibv_dev_t *dev = &host.devs[i];
 
@@ -248,7 +247,8 @@ renew_list(void)
     return is_safe;
 }
 
-/* A thread that still holds the device, to deregister its own memory, closes it by its release. */
+/* Closes a removed device in a thread. If another thread still holds the device, to deregister its own memory, that
+ * thread's release closes the device. */
 static void *
 let_go(void *arg)
 {
@@ -269,7 +269,8 @@ let_go(void *arg)
     return NULL;
 }
 
-/* Where there is no thread to be had the next look comes here again. */
+/* Starts a thread that closes a removed, unused device. If no thread can be started, the next look at the devices
+ * retries. */
 static void
 let_go_if_unused(kvp_ibv_dev_t *dev)
 {
@@ -279,7 +280,7 @@ let_go_if_unused(kvp_ibv_dev_t *dev)
     host.leaving_n++;
 }
 
-/* All ports of an adapter go with it. */
+/* Marks all ports of a removed adapter as removed. */
 static void
 ctx_gone(const struct ibv_context *ctx)
 {
@@ -300,7 +301,7 @@ kvp_ibv_dev_gone(const struct rdma_cm_id *id)
     pthread_mutex_unlock(&host.lock);
 }
 
-/* The driver reports a permanent failure. */
+/* Returns whether the driver has reported a permanent failure of the device. */
 static bool
 has_failed(struct ibv_context *ctx)
 {
@@ -382,9 +383,9 @@ kvp_ibv_dev_rele(kvp_ibv_dev_t *dev)
     pthread_mutex_unlock(&host.lock);
 }
 
-/* ---- returned devices. All with the lock held, except make_ready and devs_look. */
-/* Keys come before life: a thread that reads the new life finds the new keys. Registrations made
- * meanwhile may be missing, and get another turn. */
+/* ---- returned devices. The lock is held, except at the start of make_ready and kvp_ibv_devs_look. */
+/* Registers the memory with a returned device, in a thread. Keys are set before `life`, so a thread that reads the
+ * new life finds the new keys. Registrations begun meanwhile may still be missing, so the loop repeats. */
 static void *
 make_ready(void *arg)
 {
@@ -412,7 +413,7 @@ make_ready(void *arg)
     return NULL;
 }
 
-/* The returned device must fit the objects made for the removed one. */
+/* Returns whether the returned device fits the objects made for the removed device. */
 static bool
 is_as_before(kvp_ibv_dev_t *dev, const kvp_rdma_info_t *now)
 {
@@ -449,7 +450,8 @@ take_back(kvp_ibv_dev_t *dev)
     }
 }
 
-/* librdmacm has all devices of the machine open, those that we do not use as well. */
+/* Detects removed devices and takes back returned devices. The list has all devices that librdmacm opened, also
+ * devices that we do not use. */
 static void
 look_at_list(void)
 {
@@ -469,7 +471,7 @@ look_at_list(void)
         if (host.devs[i].ctx == NULL) take_back(&host.devs[i]);
 }
 
-/* Another holder of the lock may take long. */
+/* Does nothing if another thread holds the lock, which may take long. */
 void
 kvp_ibv_devs_look(void)
 {

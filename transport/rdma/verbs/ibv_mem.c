@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Memory registered with this machine's devices, by libibverbs. Any thread.
+ * Memory registered with the devices of this machine, by libibverbs. Any thread.
  *
  * Design notes.
- * - A registration outlives its device: while the device is removed it has no keys, and after the
- *   return new ones. Local memory that the returned device refuses is lost alone. If it refuses
+ * - A registration outlives its device: while the device is removed the registration has no keys, and after the
+ *   return new keys. If the returned device refuses local memory, only that registration is lost. If it refuses
  *   served memory, the device stays removed, because peers would get no key for the memory.
- * - The lock nests inside the devices' lock (ibv_dev.c), and is never held during registration or
- *   deregistration, which take long. */
+ * - The lock nests inside the devices' lock (ibv_dev.c), and is never held during registration or deregistration,
+ *   which take long. */
 #include "transport/rdma/verbs/ibv.h"
 
 #include "common/log.h"
@@ -21,17 +21,18 @@
 
 typedef struct {
     kvp_rdma_reg_t base;
-    kvp_list_t link; /* in one of its device's two, all of which the lock guards; in none where it is lost */
-    struct ibv_mr *mr; /* NULL without a registration */
-    bool is_busy; /* it is being registered, or deregistered with its device */
+    /* link in one of the device's lists regs and missing, or in no list once lost; guarded by the lock */
+    kvp_list_t link;
+    struct ibv_mr *mr; /* the library's registration; NULL while the memory is not registered */
+    bool is_busy; /* a thread is registering the memory, or deregistering it with its device */
     void *addr;
     size_t len;
     kvp_rdma_access_t access;
-    int dmabuf_fd; /* of our own; -1 = host memory */
+    int dmabuf_fd; /* our own descriptor of the dma-buf; -1 = host memory */
 } ibv_reg_t;
 
 static pthread_mutex_t regs_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t regs_changed = PTHREAD_COND_INITIALIZER; /* a registration is no longer busy */
+static pthread_cond_t regs_changed = PTHREAD_COND_INITIALIZER; /* signalled when a registration is no longer busy */
 
 kvp_err_t
 kvp_ibv_err(void)
@@ -54,14 +55,14 @@ register_host(struct ibv_pd *pd, void *addr, size_t len, int flags)
 {
     struct ibv_mr *mr = (kvp_ibv_libs()->ibv_reg_mr)(pd, addr, len, flags);
 
-    /* Memory that we may not write to can be sent from all the same. */
+    /* Memory that this process may not write can still be registered as a source of sends. */
     if (mr == NULL && flags == IBV_ACCESS_LOCAL_WRITE && (errno == EFAULT || errno == EACCES))
         mr = (kvp_ibv_libs()->ibv_reg_mr)(pd, addr, len, 0);
     return mr;
 }
 
-/* errno is the registration's. Logs a short memlock limit only once: later failures have the same
- * cause. */
+/* Logs that memory could not be registered; errno is that of the registration. A memlock limit is logged only once,
+ * because later failures have the same cause. */
 static void
 say_unregistered(const kvp_rdma_dev_t *dev, size_t len, int dmabuf_fd, kvp_err_t err)
 {
@@ -79,7 +80,8 @@ say_unregistered(const kvp_rdma_dev_t *dev, size_t len, int dmabuf_fd, kvp_err_t
         return;
     }
     errno = no;
-    /* Memory of a GPU is tried in one way after the other, and the host's is never a bad address. */
+    /* Only an info line for GPU memory, which is then tried in another way, and for a bad address, which host memory
+     * never has. */
     kvp_log_write(dmabuf_fd >= 0 || no == EFAULT ? KVP_LOG_INFO : KVP_LOG_ERROR, "rdma",
                   "memory is not registered%s: %m device %s bytes %zu", dmabuf_fd >= 0 ? " as a dma-buf" : "",
                   dev->info.name, len);
@@ -96,7 +98,7 @@ reg_make(const ibv_reg_t *r, struct ibv_pd *pd)
     return (kvp_ibv_libs()->ibv_reg_dmabuf_mr)(pd, 0, r->len, (uint64_t)(uintptr_t)r->addr, r->dmabuf_fd, flags);
 }
 
-/* errno is the registration's. */
+/* Logs a refused registration and returns its error; errno is that of the registration. */
 static kvp_err_t
 reg_refused(const ibv_reg_t *r)
 {
@@ -106,7 +108,7 @@ reg_refused(const ibv_reg_t *r)
     return err;
 }
 
-/* ---- states. All with the lock held. */
+/* ---- states. The lock is held. */
 static void
 set_idle(ibv_reg_t *r)
 {
@@ -131,8 +133,9 @@ reg_free(ibv_reg_t *r)
     free(r);
 }
 
-/* Lists the registration before checking for removal, so that the thread that handles the device's
- * return finds it. The same holds if the removal made the registration fail. */
+/* Registers memory with the device. Lists the registration before checking for removal, so that the thread that
+ * handles the device's return finds it. If the registration fails because the device was removed, it stays listed
+ * too. */
 static kvp_err_t
 reg_begin(kvp_ibv_dev_t *dev, ibv_reg_t *r)
 {
@@ -180,7 +183,7 @@ kvp_ibv_reg(kvp_rdma_dev_t *base, void *addr, size_t len, kvp_rdma_access_t acce
     return KVP_OK;
 }
 
-/* A removed device refuses the deregistration; no bytes move there any more. */
+/* Ends a registration. A removed device refuses the deregistration, but then no bytes move there any more. */
 void
 kvp_ibv_dereg(kvp_rdma_reg_t *base)
 {
@@ -201,7 +204,7 @@ kvp_ibv_dereg(kvp_rdma_reg_t *base)
     reg_free(r);
 }
 
-/* ---- all of a device */
+/* ---- all registrations of a device */
 void
 kvp_ibv_regs_drop(kvp_ibv_dev_t *dev)
 {
@@ -234,8 +237,8 @@ kvp_ibv_regs_are_missing(const kvp_ibv_dev_t *dev)
     return is_any;
 }
 
-/* Makes a registration that no other thread works on; false: the device must not be used. Called
- * and left with the lock held. */
+/* Makes one missing registration again; no other thread is working on it. Returns false if the device must not be
+ * used. Called and left with the lock held. */
 static bool
 make_again(kvp_ibv_dev_t *dev, ibv_reg_t *r)
 {
@@ -266,7 +269,7 @@ kvp_ibv_regs_make(kvp_ibv_dev_t *dev)
     while (is_ready && !kvp_list_is_empty(&dev->missing)) {
         ibv_reg_t *r = kvp_list_first(&dev->missing, ibv_reg_t, link);
 
-        if (r->is_busy) /* it is a moment from being found out to be missing */
+        if (r->is_busy) /* another thread is about to make or list this registration: wait for it */
             pthread_cond_wait(&regs_changed, &regs_lock);
         else
             is_ready = make_again(dev, r);

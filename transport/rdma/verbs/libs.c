@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. The libraries stay loaded: their providers have threads and atfork handlers of their own.
- */
+ * Design notes. The libraries are never unloaded, because their providers have threads and atfork handlers. */
 #include "transport/rdma/verbs/libs.h"
 
 #include "common/log.h"
@@ -10,10 +9,10 @@
 #include <string.h>
 
 static kvp_rdma_libs_t libs;
-static const char *why_not; /* NULL = loaded */
+static const char *why_not; /* the reason why the libraries cannot be used; NULL = they are loaded */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* An object's address as a function's, which ISO C has no cast for. */
+/* Looks up a symbol of a library and stores its address in a function pointer: ISO C has no cast for this. */
 static bool
 find_symbol(void *lib, const char *name, void *fn_out)
 {
@@ -23,14 +22,14 @@ find_symbol(void *lib, const char *name, void *fn_out)
     return at != NULL;
 }
 
-/* Before Linux 5.12 a fork gives the child a page in use by a device, as soon as we write to the
- * page: the device then accesses another page than we do. libibverbs keeps such pages from children
- * if it is set up before the first registration. Later kernels copy such pages for the child at the
+/* Protects registered memory at forks. Before Linux 5.12 a fork gives the child a page in use by a device as soon as
+ * the parent writes to the page: the device then accesses another page than the parent. libibverbs keeps such pages
+ * from children if this is set up before the first registration. Later kernels copy such pages for the child at the
  * fork. */
 static void
 guard_forks(void *ibv)
 {
-    __typeof__(ibv_is_fork_initialized) *state; /* since rdma-core 35 */
+    __typeof__(ibv_is_fork_initialized) *state; /* a function of the library that exists since rdma-core 35 */
     int no;
 
     if (find_symbol(ibv, "ibv_is_fork_initialized", &state) && state() == IBV_FORK_UNNEEDED) return;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * libibverbs and librdmacm, loaded at run time: libkvpool works where they are not installed. What
- * verbs.h defines inline (post, poll, arm) needs no symbol. */
+ * The functions of libibverbs and librdmacm, loaded at run time, so that libkvpool works where the libraries are not
+ * installed. Functions that verbs.h defines inline (post, poll, arm) need no symbol. */
 #ifndef KVP_TRANSPORT_RDMA_VERBS_LIBS_H
 #define KVP_TRANSPORT_RDMA_VERBS_LIBS_H
 
@@ -50,7 +50,8 @@
     X(rdma_resolve_route)                                                                                              \
     X(rdma_set_option)
 
-/* Called as (libs->NAME)(...): verbs.h has macros under some of these names. */
+/* Pointers to the libraries' functions. Call them as (libs->NAME)(...), because verbs.h has macros of some of these
+ * names. */
 typedef struct {
 #define X(name) __typeof__(name) *name;
     KVP_RDMA_IBV_CALLS(X)
@@ -58,8 +59,8 @@ typedef struct {
 #undef X
 } kvp_rdma_libs_t;
 
-/* kvp_rdma_libs returns the libraries' calls, loaded once; NULL without the libraries, with the
- * reason in static text. Any thread. */
+/* kvp_rdma_libs loads the libraries once and returns their functions. NULL if they cannot be loaded, with the reason
+ * in why_out (static text). Any thread. */
 const kvp_rdma_libs_t *kvp_rdma_libs(const char **why_out);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. The connection manager takes addresses of the network, and finds the GID that
- * belongs to them by itself. On Ethernet (RoCE v2) an address is in the GID; an InfiniBand port has
- * it from the network interface that stands for it, which has the port's adapter as its device. */
+ * Design notes. The connection manager takes network addresses, and finds the GID of an address by itself. On
+ * Ethernet (RoCE v2) the GID contains the address. An InfiniBand port has the address of its network interface, whose
+ * device is the port's adapter. */
 #include "transport/rdma/verbs/ibv.h"
 
 #include "transport/rdma/verbs/rank.h"
@@ -16,7 +16,7 @@
 #define GIDS_MAX 256
 #define SOFT_ROCE_VENDOR 0xffffffu
 
-/* The first line of a file of sysfs, without its end; empty where there is none. */
+/* Reads the first line of a sysfs file, without the newline; empty if there is no file. */
 static void
 read_line(const char *path, char *line, size_t cap)
 {
@@ -30,7 +30,7 @@ read_line(const char *path, char *line, size_t cap)
 }
 
 /* ---- addresses */
-enum { ADDR_NONE, ADDR_LINK_LOCAL, ADDR_V6, ADDR_V4 }; /* worse to better */
+enum { ADDR_NONE, ADDR_LINK_LOCAL, ADDR_V6, ADDR_V4 }; /* the kinds of addresses of a port, from worse to better */
 
 static int
 rank_of(const struct sockaddr_storage *addr)
@@ -74,7 +74,7 @@ is_roce_v2(struct ibv_context *ctx, uint8_t port, int index)
     return strcmp(line, "RoCE v2") == 0;
 }
 
-/* Finds the interface of the address in the table of GIDs. */
+/* Finds the network interface of the address in the port's table of GIDs. */
 static void
 find_netdev(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint8_t port, int gids,
             const struct sockaddr_storage *addr, char netdev_out[KVP_RDMA_NETDEV_MAX])
@@ -106,8 +106,8 @@ find_addr_of_ethernet(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint
     }
 }
 
-/* Returns why a GID cannot be used, NULL = it can. A link-local address needs an interface, which a
- * GID does not name. */
+/* Returns why a GID cannot be used; NULL = it can. A link-local address is refused, because it needs an interface,
+ * which a GID does not name. */
 static const char *
 lack_of(const struct sockaddr_storage *addr, bool is_of_v2)
 {
@@ -119,7 +119,7 @@ lack_of(const struct sockaddr_storage *addr, bool is_of_v2)
     return NULL;
 }
 
-/* Returns the address of the selected GID, without looking at others. */
+/* Finds the address of the selected GID. Returns false, with the reason in why, if this GID cannot be used. */
 static bool
 find_addr_of_index(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint8_t port, int gids, int index,
                    struct sockaddr_storage *addr_out, char *why, size_t cap)

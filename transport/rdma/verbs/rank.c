@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. sysfs resolves a device's directory to its way through the bridges of PCI,
- * ".../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/0000:3c:08.0": what two ways have in common at their beginning is
- * what is above both.
- */
+ * Design notes. sysfs resolves a device's directory to its path through the PCI bridges,
+ * ".../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/0000:3c:08.0". The common prefix of two paths is the part of the
+ * PCI tree above both devices. */
 #include "transport/rdma/verbs/rank.h"
 
 #include <limits.h>
@@ -11,12 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Larger than any number of bridges on a path. */
+/* Distances that are larger than any number of bridges on a path. */
 #define SAME_NODE 100u
 #define UNKNOWN_NODE 200u
 #define OTHER_NODE 300u
 
-/* ---- where things are */
+/* ---- places */
 void
 kvp_rdma_place_at(const char *sysfs_dir, int *numa_node_out, char pci_out[KVP_RDMA_PCI_MAX])
 {
@@ -37,7 +36,7 @@ kvp_rdma_place_at(const char *sysfs_dir, int *numa_node_out, char pci_out[KVP_RD
     if (strlen(way) < KVP_RDMA_PCI_MAX) strcpy(pci_out, way);
 }
 
-/* How many steps are in a way, and how many of them both have at the beginning. */
+/* Returns the number of steps in a PCI path. */
 static uint32_t
 steps_n(const char *way)
 {
@@ -106,7 +105,7 @@ kvp_rdma_keep_nearest(kvp_rdma_dev_t **devs, size_t n, const kvp_rdma_place_t *n
     return kept;
 }
 
-/* ---- which go together */
+/* ---- pairs of adapters */
 static void
 addr_bytes(const struct sockaddr_storage *addr, uint8_t bytes[16])
 {
@@ -146,9 +145,9 @@ use_pair(match_t *t, const kvp_rdma_pair_t *pair)
     t->is_theirs_used[pair->theirs] = true;
 }
 
-/* Finds the best pair of two free adapters, or of a free one and any, if the other side has no free
- * one; false: all are used. Among equals prefers the pair with equal distance from the beginning on
- * both sides. */
+/* Finds the best pair of two unused adapters or, with may_share, of an unused adapter and any adapter of the other
+ * side. Returns false if no unused adapter is left. Among equal pairs prefers adapters with the same number on both
+ * sides. */
 static bool
 next_pair(match_t *t, bool may_share, kvp_rdma_pair_t *pair_out)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The kernel names devices, so any text without a comma or colon may be a name; opening the devices
- * shows whether it exists. */
+ * Design notes. The kernel names devices, so any text without a comma or colon may be a name; opening the devices
+ * shows whether a device of the name exists. */
 #include "transport/rdma/verbs/select.h"
 
 #include "common/parse.h"
@@ -13,9 +13,9 @@
 #define PORT_MAX 255u
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static kvp_rdma_select_t chosen = {.gid_index = KVP_RDMA_GID_BEST}; /* guarded by lock */
+static kvp_rdma_select_t chosen = {.gid_index = KVP_RDMA_GID_BEST}; /* the selection of the process; guarded by lock */
 
-/* One "NAME[:PORT]". */
+/* Parses one selected device, "NAME[:PORT]". */
 static kvp_err_t
 parse_pick(const char *text, size_t len, kvp_rdma_pick_t *pick_out)
 {
