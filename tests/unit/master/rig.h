@@ -31,10 +31,18 @@ int rig_close(void **state);
 void rig_restart(rig_t *g); /* another master, which no node has told anything; c is open, d, na and nb are not */
 void rig_restart_told(rig_t *g); /* another one, which all nodes have told what they have */
 
-#define RIG_TEST(name, conf) TEST_OF(name, rig_open, rig_close, (void *)&(conf))
+/* The body of a RIG_TEST has its rig as g. */
+#define RIG_TEST(name, conf) RIG_TEST_OF(name, (void *)&(conf))
 #define RIG_TEST_ON(name, ...)                                                                                         \
     static rig_conf_t name##_conf;                                                                                     \
-    TEST_OF(name, rig_open, rig_close, (name##_conf = (rig_conf_t){__VA_ARGS__}, &name##_conf))
+    RIG_TEST_OF(name, (name##_conf = (rig_conf_t){__VA_ARGS__}, &name##_conf))
+#define RIG_TEST_OF(name, conf)                                                                                        \
+    static void name##_on(rig_t *g);                                                                                   \
+    TEST_OF(name, rig_open, rig_close, conf)                                                                           \
+    {                                                                                                                  \
+        name##_on(*state);                                                                                             \
+    }                                                                                                                  \
+    static void name##_on(rig_t *g)
 
 /* Keys [from, to), of len bytes each. */
 void fill(peer_t *c, uint32_t from, uint32_t to, uint64_t len);

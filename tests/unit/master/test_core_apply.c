@@ -54,7 +54,6 @@ greet(world_t *w, mem_t *mem)
 /* Copies, long keys, replaced and removed ones. */
 RIG_TEST_ON(test_served_before_words_are_told, .conf = with_log, .mems = 2, .size = 2 * MIB, .chunk = MIB)
 {
-    rig_t *g = *state;
     uint64_t first, two, new, long_one;
     char long_key[KVP_KEY_CELL_BYTES + 40];
     peer_t *na, *nb;
@@ -97,7 +96,6 @@ RIG_TEST_ON(test_served_before_words_are_told, .conf = with_log, .mems = 2, .siz
 /* What was committed when the disk did not answer was not acknowledged. */
 RIG_TEST_ON(test_words_that_the_log_does_not_know, .conf = with_log, .size = MIB)
 {
-    rig_t *g = *state;
     Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
     put_t one = {.key = "lost", .len = SMALL};
     kvp_wire_commit_t rec = {.replicas = 1};
@@ -128,7 +126,6 @@ RIG_TEST_ON(test_words_that_the_log_does_not_know, .conf = with_log, .size = MIB
 /* A node that obeyed an order of which the log's end would have told. */
 RIG_TEST_ON(test_words_that_are_not_sealed, .conf = with_log, .size = MIB)
 {
-    rig_t *g = *state;
     extent_t *all;
     uint32_t n;
 
@@ -152,7 +149,6 @@ RIG_TEST_ON(test_words_that_are_not_sealed, .conf = with_log, .size = MIB)
 /* Told again from its beginning; and what its node makes up costs the node its memory. */
 RIG_TEST_ON(test_words_that_are_cut_or_made_up, .conf = with_log, .size = MIB)
 {
-    rig_t *g = *state;
     extent_t *all, bad;
     uint32_t n;
     peer_t *node;
@@ -229,7 +225,6 @@ check_answers(rig_t *g, const asked_t *asked, bool is_there)
 
 RIG_TEST_ON(test_questions_wait_for_the_nodes_of_the_log, .conf = with_log, .size = MIB)
 {
-    rig_t *g = *state;
     asked_t asked;
 
     (void)put_one(g->c, "key", 1, false);
@@ -257,8 +252,6 @@ RIG_TEST_ON(test_questions_wait_for_the_nodes_of_the_log, .conf = with_log, .siz
 /* What was put before a bump is swept by the next master as well. */
 RIG_TEST_ON(test_bump_that_was_not_swept, .conf = with_log, .size = MIB)
 {
-    rig_t *g = *state;
-
     fill(g->c, 0, 20, SMALL);
     g->w->is_idle_off = true;
     assert_int_equal(plain_result(peer_wait(g->c, bump_begun(g->c, 0), SEC)), KVP_OK);
@@ -297,7 +290,6 @@ check_doubted(const rig_t *g, kvp_master_t *m, bool knows_gone)
 
 RIG_TEST_ON(test_log_that_lacks_something, .conf = with_log, .size = MIB)
 {
-    rig_t *g = *state;
     kvp_master_t *m;
 
     (void)put_one(g->c, "gone", 1, false);

@@ -46,8 +46,6 @@ put_as(peer_t *c, const char *key, uint64_t len, kvp_pin_t pin, uint32_t replica
 
 RIG_TEST(test_told_of_what_was_never_written, pool)
 {
-    rig_t *g = *state;
-
     g->a->hollow_part = HOLLOW;
     assert_int_equal(put(g->c, "key", HOLLOW), KVP_OK);
     tell(g->c, "key", place_of(g->c, "key").generation);
@@ -61,8 +59,6 @@ RIG_TEST(test_told_of_what_was_never_written, pool)
 
 RIG_TEST(test_told_of_what_is_sound, pool)
 {
-    rig_t *g = *state;
-
     g->a->hollow_part = HOLLOW;
     assert_int_equal(put(g->c, "key", LEN), KVP_OK);
     tell(g->c, "key", place_of(g->c, "key").generation);
@@ -73,7 +69,6 @@ RIG_TEST(test_told_of_what_is_sound, pool)
 
 RIG_TEST(test_told_of_what_is_not_there, pool)
 {
-    rig_t *g = *state;
     peer_t *other = client_open_of(g->w, 3);
     uint64_t generation;
 
@@ -88,7 +83,6 @@ RIG_TEST(test_told_of_what_is_not_there, pool)
 /* One place waits once, and not more than so many of what readers say. */
 RIG_TEST(test_told_while_the_node_is_silent, pool)
 {
-    rig_t *g = *state;
     uint64_t generations[WAITING_MAX + 9];
 
     for (uint32_t i = 0; i < WAITING_MAX + 9; i++) {
@@ -111,7 +105,6 @@ RIG_TEST(test_told_while_the_node_is_silent, pool)
 
 RIG_TEST(test_told_of_what_is_gone_by_the_answer, pool)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t loc;
 
     g->na->policy = NODE_MUTE;
@@ -132,7 +125,6 @@ RIG_TEST(test_told_of_what_is_gone_by_the_answer, pool)
 
 RIG_TEST(test_told_of_a_lost_segment, pool)
 {
-    rig_t *g = *state;
     uint64_t generation;
 
     assert_int_equal(put(g->c, "key", LEN), KVP_OK);
@@ -146,7 +138,6 @@ RIG_TEST(test_told_of_a_lost_segment, pool)
 
 RIG_TEST_ON(test_told_of_one_of_two_copies, .size = 64 * LEN, .mems = 2)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint32_t copies;
 
@@ -162,8 +153,6 @@ RIG_TEST_ON(test_told_of_one_of_two_copies, .size = 64 * LEN, .mems = 2)
 /* Though nobody says anything. */
 RIG_TEST(test_hard_pinned_is_checked, pool)
 {
-    rig_t *g = *state;
-
     g->a->hollow_part = HOLLOW;
     for (uint32_t i = 0; i < 2000; i++)
         assert_int_equal(put_as(g->c, key_name("hollow", i), HOLLOW, KVP_PIN_HARD, 1), KVP_OK);
@@ -177,8 +166,6 @@ RIG_TEST(test_hard_pinned_is_checked, pool)
 /* However many there are. */
 RIG_TEST(test_hard_pinned_while_the_node_is_away, pool)
 {
-    rig_t *g = *state;
-
     g->a->hollow_part = HOLLOW;
     g->na->policy = NODE_MUTE;
     for (uint32_t i = 0; i < 600; i++)
@@ -193,8 +180,6 @@ RIG_TEST(test_hard_pinned_while_the_node_is_away, pool)
 
 RIG_TEST(test_node_that_leaves_checks_out, pool)
 {
-    rig_t *g = *state;
-
     g->a->is_check_ignored = true;
     assert_int_equal(put_as(g->c, "pinned", LEN, KVP_PIN_HARD, 1), KVP_OK);
     assert_int_equal(put(g->c, "other", LEN), KVP_OK);

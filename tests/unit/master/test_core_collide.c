@@ -20,8 +20,6 @@ __wrap_kvp_key_digest(uint64_t seed, uint32_t tenant, const void *key, size_t le
 
 RIG_TEST_ON(test_put_when_another_key_has_its_digest, .size = MIB)
 {
-    rig_t *g = *state;
-
     assert_int_equal(put_told(g->c, "same/old", LEN), KVP_OK);
     assert_int_equal(put_told(g->c, "same/new", LEN), KVP_COLLISION);
     assert_int_equal(put_told(g->c, "same/old", LEN), KVP_ALREADY);

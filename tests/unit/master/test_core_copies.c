@@ -313,7 +313,6 @@ upsert_place(peer_t *c, const char *key, uint64_t len, uint64_t *attempt_out, kv
 
 RIG_TEST(test_upsert, sixteen)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t old, new, found;
     uint64_t attempt, other;
 
@@ -340,7 +339,6 @@ RIG_TEST(test_upsert, sixteen)
 /* The old version is dead when the new one is acknowledged, or has had time to be; a hold on it does not matter. */
 RIG_TEST(test_upsert_answers_when_the_old_version_is_dead, sixteen)
 {
-    rig_t *g = *state;
     Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
     kvp_wire_commit_t rec = {.sum = 1, .replicas = 1};
     kvp_wire_loc_t old, new;
@@ -368,7 +366,6 @@ RIG_TEST(test_upsert_answers_when_the_old_version_is_dead, sixteen)
 /* A client that hears nothing asks again. What it hears then is the same promise. */
 RIG_TEST(test_repeated_commit_is_not_answered_before_the_first, sixteen)
 {
-    rig_t *g = *state;
     Kvp__Pb__PutCommit commits = KVP__PB__PUT_COMMIT__INIT;
     Kvp__Pb__PutAbort aborts = KVP__PB__PUT_ABORT__INIT;
     kvp_wire_commit_t rec = {.sum = 1, .replicas = 1}, other = rec;
@@ -398,7 +395,6 @@ RIG_TEST(test_repeated_commit_is_not_answered_before_the_first, sixteen)
 /* Also where the session ends with all of them waiting. */
 RIG_TEST(test_session_ends_behind_a_repeated_commit, sixteen)
 {
-    rig_t *g = *state;
     Kvp__Pb__PutCommit commits = KVP__PB__PUT_COMMIT__INIT;
     kvp_wire_commit_t rec = {.sum = 1, .replicas = 1};
     kvp_wire_loc_t new;
@@ -417,7 +413,6 @@ RIG_TEST(test_session_ends_behind_a_repeated_commit, sixteen)
 
 RIG_TEST(test_upsert_when_the_old_version_goes_first, sixteen)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t loc, other;
     uint64_t attempt;
 
@@ -436,7 +431,6 @@ RIG_TEST(test_upsert_when_the_old_version_goes_first, sixteen)
  * committed. */
 RIG_TEST(test_upsert_when_only_the_old_version_makes_room, sixteen)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t loc, found;
     uint64_t attempt, ticket;
     char key[16];
@@ -460,7 +454,6 @@ RIG_TEST(test_upsert_when_only_the_old_version_makes_room, sixteen)
 /* A put that finds no room does not stop an upsert behind it, which has its old version's. */
 RIG_TEST(test_upsert_when_a_put_waits_before_it, sixteen)
 {
-    rig_t *g = *state;
     put_t one = {.key = "new", .len = 4 * KIB};
     uint64_t attempt, ticket, id;
     kvp_wire_loc_t loc;

@@ -128,7 +128,6 @@ check_knows(const world_t *w, const kvp_master_t *m, peer_t *c)
 
 RIG_TEST_ON(test_leads_with_all_that_it_followed, .conf = with_log, .size = MIB)
 {
-    rig_t *g = *state;
     const uint32_t term = g->w->m->ctx.term;
 
     write_log(g);
@@ -157,8 +156,6 @@ RIG_TEST_ON(test_leads_with_all_that_it_followed, .conf = with_log, .size = MIB)
 /* A byte that is not the leader's: nothing of its record or behind it is entered or written. */
 RIG_TEST_ON(test_what_does_not_continue_is_not_believed, .conf = with_log, .size = MIB)
 {
-    rig_t *g = *state;
-
     write_log(g);
     for (size_t at = 0; at < g->w->journal.len; at += 7) {
         standby_t b = standby_of(g->w, 0);
@@ -179,7 +176,6 @@ RIG_TEST_ON(test_what_does_not_continue_is_not_believed, .conf = with_log, .size
 
 RIG_TEST_ON(test_out_of_order, .conf = with_log, .size = MIB)
 {
-    rig_t *g = *state;
     standby_t b;
     uint64_t end;
 

@@ -247,7 +247,6 @@ TEST(test_writers_without_end_are_never_refused)
 /* ---- by hand */
 RIG_TEST(test_put_when_everything_is_held, sixteen)
 {
-    rig_t *g = *state;
     uint64_t tickets[16], id, began;
     put_t one = {.key = "new", .len = 4 * KIB};
     places_t places;
@@ -278,7 +277,6 @@ RIG_TEST(test_put_when_everything_is_held, sixteen)
 
 RIG_TEST(test_put_when_the_holder_dies, sixteen)
 {
-    rig_t *g = *state;
     uint64_t tickets[16], id;
     put_t one = {.key = "new", .len = 4 * KIB};
     peer_t *d = client_open(g->w);
@@ -297,7 +295,6 @@ RIG_TEST(test_put_when_the_holder_dies, sixteen)
  * is the second one and its neighbour, and the oldest goes as well, for whoever comes next. */
 RIG_TEST(test_put_when_a_window_of_two_is_cheapest, sixteen)
 {
-    rig_t *g = *state;
     const uint32_t order[] = {5, 9, 10, 13, 0, 2, 1, 3, 7, 11, 12, 14, 15, 4, 6, 8};
     uint64_t ticket;
 
@@ -319,7 +316,6 @@ RIG_TEST(test_put_when_a_window_of_two_is_cheapest, sixteen)
 /* A large put for which no window can be found does not stop the small ones behind it, and has its turn when it can. */
 RIG_TEST(test_put_when_a_larger_one_waits, sixteen)
 {
-    rig_t *g = *state;
     uint64_t tickets[16], id;
     put_t large = {.key = "large", .len = 8 * KIB};
 
@@ -340,7 +336,6 @@ RIG_TEST(test_put_when_a_larger_one_waits, sixteen)
 /* Free space inside a window is nobody else's, but the rest of the chunk's is. */
 RIG_TEST(test_put_when_free_space_is_promised, sixteen)
 {
-    rig_t *g = *state;
     uint64_t tickets[16], id, small_id;
     put_t large = {.key = "large", .len = 8 * KIB}, small = {.key = "small", .len = 4 * KIB};
     places_t places;
@@ -372,7 +367,6 @@ RIG_TEST(test_put_when_free_space_is_promised, sixteen)
 
 RIG_TEST(test_put_when_free_space_beside_a_window_is_enough, sixteen)
 {
-    rig_t *g = *state;
     uint64_t tickets[16], id;
     put_t large = {.key = "large", .len = 8 * KIB};
 
@@ -393,7 +387,6 @@ RIG_TEST(test_put_when_free_space_beside_a_window_is_enough, sixteen)
 /* More than the pool can hold, in one message: what there is comes at once, since the rest can only come of it. */
 RIG_TEST(test_put_when_a_batch_is_larger_than_the_pool, sixteen)
 {
-    rig_t *g = *state;
     put_t puts[20];
     char keys[20][KEY_LEN];
     peer_t *d = client_open(g->w);
@@ -430,7 +423,6 @@ RIG_TEST(test_put_when_a_batch_is_larger_than_the_pool, sixteen)
 RIG_TEST_ON(test_put_when_a_batch_is_a_large_part_of_a_full_pool, .size = 8 * MIB)
 {
     enum { N = 64, SHARE = 8 }; /* 512 KiB */
-    rig_t *g = *state;
     put_t puts[N];
     char keys[N][KEY_LEN];
 
@@ -455,7 +447,6 @@ RIG_TEST_ON(test_put_when_a_batch_is_a_large_part_of_a_full_pool, .size = 8 * MI
 /* The oldest lie alone among held ones; the only neighbours that can go are among the youngest of many. */
 RIG_TEST_ON(test_put_when_the_only_window_is_far_away, .size = 16 * MIB)
 {
-    rig_t *g = *state;
     enum { N = 4096 };
     uint64_t *tickets = calloc(N, sizeof *tickets);
 
@@ -479,8 +470,6 @@ RIG_TEST_ON(test_put_when_the_only_window_is_far_away, .size = 16 * MIB)
 /* Descriptors run out before bytes do where objects are tiny. */
 RIG_TEST(test_put_when_slots_are_used_up, sixteen)
 {
-    rig_t *g = *state;
-
     fill(g->c, 0, 400, 64);
     assert_true(world_stats(g->w).objects >= 250);
     for (uint32_t i = 400; i < 600; i++)
@@ -491,8 +480,6 @@ RIG_TEST(test_put_when_slots_are_used_up, sixteen)
 /* Blocks of an absent node are the oldest: they neither make room nor stop anybody. */
 RIG_TEST_ON(test_put_when_the_oldest_are_on_a_lost_node, .size = 8 * MIB)
 {
-    rig_t *g = *state;
-
     g->w->check_every = 7;
     fill(g->c, 0, 2000, 4 * KIB);
     node_open(g->w, mem_make(g->w, "n2", MIB, MIB));
@@ -506,7 +493,6 @@ RIG_TEST_ON(test_put_when_the_oldest_are_on_a_lost_node, .size = 8 * MIB)
 /* A node that is stopped costs those who wait for it a moment, and nobody else anything. */
 RIG_TEST_ON(test_puts_when_one_node_does_not_answer, .size = MIB)
 {
-    rig_t *g = *state;
     uint64_t began;
     uint32_t there = 0;
 
@@ -533,8 +519,6 @@ RIG_TEST_ON(test_puts_when_one_node_does_not_answer, .size = MIB)
 /* With nobody else to turn to, a node that does not answer is used as far as it goes. */
 RIG_TEST(test_put_when_the_only_node_does_not_answer, sixteen)
 {
-    rig_t *g = *state;
-
     fill(g->c, 0, 8, 4 * KIB);
     g->na->policy = NODE_MUTE;
     assert_int_equal(remove_key(g->c, "key/0", false), KVP_OK);
@@ -545,7 +529,6 @@ RIG_TEST(test_put_when_the_only_node_does_not_answer, sixteen)
 /* A client that dies while it waits leaves nothing behind, and what it had claimed serves others. */
 RIG_TEST(test_put_when_who_waits_dies, sixteen)
 {
-    rig_t *g = *state;
     put_t one = {.key = "new", .len = 4 * KIB};
     peer_t *d = client_open(g->w);
     uint64_t id;
@@ -565,7 +548,6 @@ RIG_TEST(test_put_when_who_waits_dies, sixteen)
 /* Quarantined space is not evicted into, and not waited for. */
 RIG_TEST(test_put_when_all_is_quarantined, sixteen)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt, dead;
     peer_t *d;
@@ -608,8 +590,6 @@ TEST(test_placement_when_one_node_is_emptier)
 /* Chunk 0 has a hole of two blocks, chunk 1 one of a single block: who wants one takes that. */
 RIG_TEST_ON(test_placement_when_the_tightest_hole_is_in_a_later_chunk, .size = 128 * KIB, .chunk = 64 * KIB)
 {
-    rig_t *g = *state;
-
     fill(g->c, 0, 32, 4 * KIB);
     assert_int_equal(remove_key(g->c, "key/2", false), KVP_OK);
     assert_int_equal(remove_key(g->c, "key/3", false), KVP_OK);

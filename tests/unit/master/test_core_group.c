@@ -61,7 +61,6 @@ is_group_found(peer_t *c, const char *group)
 /* ---- seen */
 RIG_TEST(test_members_when_some_are_missing, pool)
 {
-    rig_t *g = *state;
     peer_t *other = client_open(g->w);
     const char *keys[] = {"g0", "g1", "g2"};
     Kvp__Pb__LookupReply told;
@@ -87,8 +86,6 @@ RIG_TEST(test_members_when_some_are_missing, pool)
 
 RIG_TEST(test_members_when_the_group_has_no_size, pool)
 {
-    rig_t *g = *state;
-
     assert_false(is_group_found(g->c, "g"));
     put_members(g->c, "g", 0, 0, 2);
     assert_int_equal(count_of(g->c, "g", 0, 2), 2);
@@ -97,7 +94,6 @@ RIG_TEST(test_members_when_the_group_has_no_size, pool)
 
 RIG_TEST_ON(test_group_when_it_is_another_tenants, .is_one_tenant_each = true, .size = MIB, .chunk = 256 * KIB)
 {
-    rig_t *g = *state;
     put_t one = {.key = "key", .len = LEN};
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
 
@@ -110,7 +106,6 @@ RIG_TEST_ON(test_group_when_it_is_another_tenants, .is_one_tenant_each = true, .
 
 RIG_TEST(test_put_when_the_group_does_not_fit, pool)
 {
-    rig_t *g = *state;
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
     put_t one = {.key = "x", .len = LEN, .group = {.members = 2}};
 
@@ -128,7 +123,6 @@ RIG_TEST(test_put_when_the_group_does_not_fit, pool)
 
 RIG_TEST_ON(test_put_when_a_group_without_a_size_is_full, .size = 4 * MIB)
 {
-    rig_t *g = *state;
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
 
     g->w->check_every = 1000;
@@ -143,7 +137,6 @@ RIG_TEST_ON(test_put_when_a_group_without_a_size_is_full, .size = 4 * MIB)
 
 RIG_TEST(test_put_when_the_key_is_hidden, pool)
 {
-    rig_t *g = *state;
     peer_t *other = client_open(g->w);
 
     put_members(g->c, "g", 2, 0, 1);
@@ -158,7 +151,6 @@ RIG_TEST(test_put_when_the_key_is_hidden, pool)
 /* ---- owners */
 RIG_TEST(test_group_when_its_owner_dies, pool)
 {
-    rig_t *g = *state;
     peer_t *other = client_open(g->w);
 
     put_members(g->c, "g", 8, 0, 7);
@@ -175,7 +167,6 @@ RIG_TEST(test_group_when_its_owner_dies, pool)
 
 RIG_TEST(test_group_when_the_last_of_its_owners_dies, pool)
 {
-    rig_t *g = *state;
     peer_t *b, *c;
 
     b = client_open(g->w);
@@ -195,7 +186,6 @@ RIG_TEST(test_group_when_the_last_of_its_owners_dies, pool)
 
 RIG_TEST(test_group_when_its_owner_gives_up_the_last_attempt, pool)
 {
-    rig_t *g = *state;
     peer_t *b = client_open(g->w);
     put_t one = {.key = "g1", .len = LEN};
 
@@ -212,7 +202,6 @@ RIG_TEST(test_group_when_its_owner_gives_up_the_last_attempt, pool)
 
 RIG_TEST(test_group_when_it_is_whole_outlives_its_owners, pool)
 {
-    rig_t *g = *state;
     peer_t *b = client_open(g->w);
 
     put_members(g->c, "g", 3, 0, 3);
@@ -223,7 +212,6 @@ RIG_TEST(test_group_when_it_is_whole_outlives_its_owners, pool)
 
 RIG_TEST(test_put_when_the_owner_of_the_hidden_key_is_silent, pool)
 {
-    rig_t *g = *state;
     peer_t *b = client_open(g->w);
 
     put_members(g->c, "g", 2, 0, 1);
@@ -261,18 +249,16 @@ eviction_takes_all(rig_t *g, uint32_t members)
 
 RIG_TEST(test_eviction_takes_all_of_it, pool)
 {
-    eviction_takes_all(*state, 20);
+    eviction_takes_all(g, 20);
 }
 
 RIG_TEST(test_eviction_takes_all_of_one_without_a_size, pool)
 {
-    eviction_takes_all(*state, 0);
+    eviction_takes_all(g, 0);
 }
 
 RIG_TEST(test_eviction_of_a_large_group_comes_in_slices, huge_pool)
 {
-    rig_t *g = *state;
-
     g->w->check_every = 100;
     put_members(g->c, "g", 2000, 0, 2000);
     put_plain(g->c, "plain", 100);
@@ -289,7 +275,6 @@ RIG_TEST(test_eviction_of_a_large_group_comes_in_slices, huge_pool)
 
 RIG_TEST(test_use_of_one_member_is_a_use_of_all, pool)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t ticket;
 
@@ -304,7 +289,6 @@ RIG_TEST(test_use_of_one_member_is_a_use_of_all, pool)
 
 RIG_TEST(test_eviction_when_a_member_is_kept, pool)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t ticket;
 
@@ -330,8 +314,6 @@ RIG_TEST(test_eviction_when_a_member_is_kept, pool)
 
 RIG_TEST(test_probe_of_one_member_protects_all, pool)
 {
-    rig_t *g = *state;
-
     put_members(g->c, "g", 8, 0, 8);
     put_plain(g->c, "plain", 50);
     assert_true(probe(g->c, "g6"));
@@ -345,8 +327,6 @@ RIG_TEST(test_probe_of_one_member_protects_all, pool)
 
 RIG_TEST(test_soft_pins_when_a_group_loses_them, pool)
 {
-    rig_t *g = *state;
-
     for (uint32_t i = 0; i < 12; i++)
         assert_int_equal(put_in(g->c, key_name("g", i), "g", (how_t){.members = 12, .member = i, .pin = KVP_PIN_SOFT}),
                          KVP_OK);
@@ -362,7 +342,6 @@ RIG_TEST(test_soft_pins_when_a_group_loses_them, pool)
 
 RIG_TEST(test_incomplete_group_when_it_is_evicted, pool)
 {
-    rig_t *g = *state;
     put_t one = {.key = "g3", .len = LEN};
     places_t places;
 
@@ -381,8 +360,6 @@ RIG_TEST(test_incomplete_group_when_it_is_evicted, pool)
 
 RIG_TEST(test_removal_when_the_group_is_whole, pool)
 {
-    rig_t *g = *state;
-
     put_members(g->c, "g", 3, 0, 3);
     assert_int_equal(remove_key(g->c, "g0", false), KVP_OK);
     assert_int_equal(count_of(g->c, "g", 0, 3), 2);
@@ -400,8 +377,6 @@ RIG_TEST(test_removal_when_the_group_is_whole, pool)
 
 RIG_TEST(test_removal_reaches_hidden_members, pool)
 {
-    rig_t *g = *state;
-
     put_members(g->c, "g", 3, 0, 2);
     assert_int_equal(remove_key(g->c, "g0", false), KVP_OK);
     put_members(g->c, "g", 3, 2, 3);
@@ -441,8 +416,6 @@ TEST(test_members_when_their_node_is_lost)
 /* ---- upserts */
 RIG_TEST(test_upsert_of_a_member, pool)
 {
-    rig_t *g = *state;
-
     put_members(g->c, "g", 2, 0, 2);
     assert_int_equal(put_in(g->c, "g0", "g", (how_t){.members = 2, .member = 0, .is_upsert = true}), KVP_OK);
     assert_true(is_group_found(g->c, "g"));
@@ -463,7 +436,6 @@ RIG_TEST(test_upsert_of_a_member, pool)
 
 RIG_TEST(test_upsert_when_its_group_is_evicted_meanwhile, pool)
 {
-    rig_t *g = *state;
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
     put_t one = {.key = "g0", .len = LEN};
     places_t places;
@@ -484,7 +456,6 @@ RIG_TEST(test_upsert_when_its_group_is_evicted_meanwhile, pool)
 
 RIG_TEST(test_upsert_when_only_the_old_version_makes_room, small_pool)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t ticket;
 
@@ -499,8 +470,6 @@ RIG_TEST(test_upsert_when_only_the_old_version_makes_room, small_pool)
 /* ---- bumps, look-ups */
 RIG_TEST(test_group_when_the_namespace_is_bumped, pool)
 {
-    rig_t *g = *state;
-
     put_members(g->c, "g", 2, 0, 2);
     put_members(g->c, "half", 3, 0, 1);
     g->w->is_idle_off = true;
@@ -518,7 +487,6 @@ RIG_TEST(test_group_when_the_namespace_is_bumped, pool)
 
 RIG_TEST(test_lookup_of_groups_reserves_them, large_pool)
 {
-    rig_t *g = *state;
     const char *names[] = {"a", "b", "c", "d"};
     Kvp__Pb__LookupReply told;
     uint64_t ticket;
@@ -546,7 +514,6 @@ RIG_TEST(test_lookup_of_groups_reserves_them, large_pool)
 
 RIG_TEST(test_reservation_of_a_group_has_bounds_and_an_end, large_pool)
 {
-    rig_t *g = *state;
     const char *names[] = {"a", "b", "c"};
     Kvp__Pb__LookupReply told;
 
@@ -567,7 +534,6 @@ RIG_TEST(test_reservation_of_a_group_has_bounds_and_an_end, large_pool)
 
 RIG_TEST_ON(test_client_when_it_has_too_many_hidden_members, .size = 32 * MIB)
 {
-    rig_t *g = *state;
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
 
     g->w->check_every = 50000;

@@ -42,8 +42,6 @@ unmount(peer_t *node, uint32_t segment)
 /* Fails if a pool without a node is good, or one from which the last node was taken in order. */
 RIG_TEST_ON(test_no_node, .conf = plain, .size = MEMORY)
 {
-    rig_t *g = *state;
-
     assert_int_equal(causes(g->w), 0);
     assert_int_equal(unmount(g->na, g->a->segment_id), KVP_OK);
     world_advance(g->w, SEC);
@@ -54,8 +52,6 @@ RIG_TEST_ON(test_no_node, .conf = plain, .size = MEMORY)
 /* Fails if a node that is lost, or was given up, is no cause; or is one after it is back, or for ever. */
 RIG_TEST_ON(test_lost_nodes, .conf = plain, .size = MEMORY, .mems = 2)
 {
-    rig_t *g = *state;
-
     peer_lose(g->na);
     world_advance(g->w, SEC);
     assert_string_equal(wrong_of(g->w, "node_lost"), "node a is lost: its objects cannot be read until it is back");
@@ -76,8 +72,6 @@ RIG_TEST_ON(test_lost_nodes, .conf = plain, .size = MEMORY, .mems = 2)
 /* Fails if a node that leaves in order is a cause while others are there. */
 RIG_TEST_ON(test_node_leaves, .conf = plain, .size = MEMORY, .mems = 2)
 {
-    rig_t *g = *state;
-
     assert_int_equal(unmount(g->nb, g->b->segment_id), KVP_OK);
     peer_lose(g->nb);
     world_advance(g->w, 60 * SEC);
@@ -87,7 +81,6 @@ RIG_TEST_ON(test_node_leaves, .conf = plain, .size = MEMORY, .mems = 2)
 /* Fails if loads from SSD that fail are no cause, or are one a minute after the last. */
 RIG_TEST_ON(test_loads_fail, .conf = plain, .size = MEMORY)
 {
-    rig_t *g = *state;
     Kvp__Pb__Get head = KVP__PB__GET__INIT;
     kvp_digest_t digest = digest_of(g->w, "key/0");
     uint32_t tier;
@@ -114,8 +107,6 @@ RIG_TEST_ON(test_loads_fail, .conf = plain, .size = MEMORY)
 /* Fails if a device that does not answer, or a tier that is away with objects, is no cause. */
 RIG_TEST_ON(test_devices, .conf = plain, .size = MEMORY)
 {
-    rig_t *g = *state;
-
     g->w->has_tiers = true;
     g->a->stalled_devices = 2;
     (void)node_mount_tier(g->na);
@@ -144,7 +135,6 @@ RIG_TEST_ON(test_devices, .conf = plain, .size = MEMORY)
  */
 RIG_TEST_ON(test_masters, .conf = plain, .size = MEMORY)
 {
-    rig_t *g = *state;
     Kvp__Pb__Status ask = KVP__PB__STATUS__INIT;
     kvp_master_peer_t masters[] = {
         {.id = "1", .address = "10.0.0.1:50051", .state = KVP_MASTER_LEADER},

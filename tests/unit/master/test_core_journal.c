@@ -71,7 +71,6 @@ put_key(peer_t *c, const char *key, bool is_upsert)
 /* ---- what waits for the disk */
 RIG_TEST_ON(test_promises_wait_for_the_disk, .conf = with_journal, .size = MIB)
 {
-    rig_t *g = *state;
     uint64_t attempt, version, id;
 
     g->w->is_disk_stuck = true;
@@ -101,7 +100,6 @@ RIG_TEST_ON(test_promises_wait_for_the_disk, .conf = with_journal, .size = MIB)
 /* An attempt that is given up, or committed once more, may turn out to be committed: that is a promise as well. */
 RIG_TEST_ON(test_repeated_questions_wait_too, .conf = with_journal, .size = MIB)
 {
-    rig_t *g = *state;
     Kvp__Pb__PutCommit again = KVP__PB__PUT_COMMIT__INIT;
     Kvp__Pb__PutAbort give_up = KVP__PB__PUT_ABORT__INIT;
     kvp_wire_commit_t rec = {.replicas = 1};
@@ -159,7 +157,6 @@ TEST(test_nothing_is_said_before_the_term_is_durable)
 /* A disk that fails for good: what is begun is bounded, reads go on. */
 RIG_TEST_ON(test_disk_that_never_answers, .conf = with_journal, .size = 64 * MIB)
 {
-    rig_t *g = *state;
     Kvp__Pb__RemoveMany many = KVP__PB__REMOVE_MANY__INIT;
     uint32_t per_message = 500, n;
 
@@ -259,7 +256,6 @@ TEST(test_removal_under_anothers_digest)
 /* What was not durable was not acknowledged; and what it was to replace is still there. */
 RIG_TEST_ON(test_upsert_that_was_not_durable, .conf = with_journal, .size = MIB)
 {
-    rig_t *g = *state;
     uint64_t attempt, old, new, second;
 
     old = put_key(g->c, "key", false);
@@ -287,7 +283,6 @@ RIG_TEST_ON(test_upsert_that_was_not_durable, .conf = with_journal, .size = MIB)
 /* What no node brings in time is gone, for those after as well; and so is what is removed before it is brought. */
 RIG_TEST_ON(test_nodes_that_come_too_late, .conf = with_journal, .mems = 2, .size = MIB)
 {
-    rig_t *g = *state;
     uint64_t on_b = 0;
     bool is_reset;
     char key[16];
@@ -324,7 +319,6 @@ RIG_TEST_ON(test_nodes_that_come_too_late, .conf = with_journal, .mems = 2, .siz
 /* Without it nodes are believed, and when all have reported it is whole again. */
 RIG_TEST_ON(test_journal_that_is_lost, .conf = with_journal, .size = MIB)
 {
-    rig_t *g = *state;
     uint64_t version, end;
     kvp_master_t *m;
     peer_t *n;
@@ -356,7 +350,6 @@ RIG_TEST_ON(test_journal_that_is_lost, .conf = with_journal, .size = MIB)
 /* A base, between what happens meanwhile, is as good as all that was before it. */
 RIG_TEST_ON(test_snapshot_while_things_change, .conf = with_journal, .size = 24 * MIB, .chunk = 8 * MIB)
 {
-    rig_t *g = *state;
     static uint64_t version[MANY];
     uint64_t from;
 
@@ -513,7 +506,6 @@ TEST(test_cut_anywhere)
 /* A flipped bit ends the log there, whatever follows, and no master relies on what is left. */
 RIG_TEST_ON(test_flipped_bits, .conf = with_journal, .size = MIB)
 {
-    rig_t *g = *state;
     uint64_t end;
 
     for (uint32_t i = 0; i < 20; i++)
@@ -609,7 +601,6 @@ first_of(reply_t *r)
  */
 RIG_TEST_ON(test_log_that_cannot_be_written, .conf = with_journal, .size = MIB)
 {
-    rig_t *g = *state;
     put_t big = {.key = "big", .len = 900 * KIB}, late = {.key = "late", .len = 900 * KIB};
     uint64_t attempt, version, put, removal, waiting;
 

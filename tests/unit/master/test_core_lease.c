@@ -51,8 +51,6 @@ answered_after(rig_t *g, uint64_t id, uint64_t ns)
 /* ---- what a heartbeat says */
 RIG_TEST(test_heartbeat_gives_a_lease_to_those_who_ask, plain)
 {
-    rig_t *g = *state;
-
     peer_beat(g->c);
     assert_int_equal(g->c->lease_ms, 0);
     assert_int_equal(world_stats(g->w).leases, 0);
@@ -71,7 +69,6 @@ RIG_TEST(test_heartbeat_gives_a_lease_to_those_who_ask, plain)
 
 RIG_TEST(test_heartbeat_tells_what_was_removed, plain)
 {
-    rig_t *g = *state;
     peer_t *r = reader_open(g->w);
 
     fill(g->c, 0, 4, 64);
@@ -95,7 +92,6 @@ RIG_TEST(test_heartbeat_tells_what_was_removed, plain)
 /* An evicted object is the same object still: whoever reads it where it was reads nothing wrong. */
 RIG_TEST(test_heartbeat_says_nothing_of_evictions, plain)
 {
-    rig_t *g = *state;
     peer_t *r = reader_open(g->w);
 
     for (uint32_t i = 0; i < 80; i++)
@@ -133,22 +129,21 @@ after_eviction(rig_t *g, node_policy_t policy, bool is_removal, uint32_t told)
 
 RIG_TEST(test_commit_of_a_key_whose_old_place_may_still_be_read, plain)
 {
-    after_eviction(*state, NODE_MUTE, false, 1);
+    after_eviction(g, NODE_MUTE, false, 1);
 }
 
 RIG_TEST(test_removal_of_a_key_whose_old_place_may_still_be_read, plain)
 {
-    after_eviction(*state, NODE_MUTE, true, 1);
+    after_eviction(g, NODE_MUTE, true, 1);
 }
 
 RIG_TEST(test_commit_of_a_key_whose_old_place_is_dead, plain)
 {
-    after_eviction(*state, NODE_DEAD_ONLY, false, 0);
+    after_eviction(g, NODE_DEAD_ONLY, false, 0);
 }
 
 RIG_TEST(test_heartbeat_when_more_was_removed_than_one_can_say, plain)
 {
-    rig_t *g = *state;
     peer_t *r;
     uint64_t removed, held;
 
@@ -172,7 +167,6 @@ RIG_TEST(test_heartbeat_when_more_was_removed_than_one_can_say, plain)
 
 RIG_TEST(test_heartbeat_when_it_claims_what_never_was, plain)
 {
-    rig_t *g = *state;
     peer_t *r = reader_open(g->w);
     uint64_t id;
 
@@ -187,7 +181,6 @@ RIG_TEST(test_heartbeat_when_it_claims_what_never_was, plain)
 
 RIG_TEST(test_get_says_which_revocations_it_knows, plain)
 {
-    rig_t *g = *state;
     Kvp__Pb__Get head = KVP__PB__GET__INIT;
     Kvp__Pb__Places *places;
     kvp_digest_t digest;
@@ -211,7 +204,6 @@ RIG_TEST(test_get_says_which_revocations_it_knows, plain)
 /* ---- waiting */
 RIG_TEST(test_remove_waits_until_every_reader_has_heard, plain)
 {
-    rig_t *g = *state;
     peer_t *r, *s;
     uint64_t id, hurried;
 
@@ -245,7 +237,6 @@ commit_wait(peer_t *c, uint64_t attempt)
 /* A key that is not there may have been evicted: readers may know where it was, and need not look whether it is DEAD. */
 RIG_TEST(test_wait_is_also_for_leases_on_what_was_evicted, plain)
 {
-    rig_t *g = *state;
     peer_t *r = reader_open(g->w);
     uint64_t ids[2], attempt;
     kvp_wire_loc_t loc;
@@ -264,7 +255,6 @@ RIG_TEST(test_wait_is_also_for_leases_on_what_was_evicted, plain)
 
 RIG_TEST(test_remove_waits_for_the_lease_of_one_that_is_silent, plain)
 {
-    rig_t *g = *state;
     peer_t *r = reader_open(g->w);
     uint64_t id;
 
@@ -276,7 +266,6 @@ RIG_TEST(test_remove_waits_for_the_lease_of_one_that_is_silent, plain)
 
 RIG_TEST(test_remove_waits_not_for_one_that_said_bye, plain)
 {
-    rig_t *g = *state;
     peer_t *r;
     uint64_t id;
 
@@ -291,7 +280,6 @@ RIG_TEST(test_remove_waits_not_for_one_that_said_bye, plain)
 /* Of those that were cut off, one may have applied what another has not. */
 RIG_TEST(test_remove_waits_not_for_a_cut_off_one_that_has_heard, plain)
 {
-    rig_t *g = *state;
     peer_t *r, *s;
     uint64_t one, other;
 
@@ -313,7 +301,6 @@ RIG_TEST(test_remove_waits_not_for_a_cut_off_one_that_has_heard, plain)
 /* More are cut off than are kept apart: whoever waits may wait longer, and never less. */
 RIG_TEST(test_remove_waits_for_many_that_are_cut_off, plain)
 {
-    rig_t *g = *state;
     enum { MANY = 50 };
     peer_t *readers[MANY];
     uint64_t id;
@@ -332,7 +319,6 @@ RIG_TEST(test_remove_waits_for_many_that_are_cut_off, plain)
 /* A client that hears and does not act gets no lease from then on, so nobody waits for it for ever. */
 RIG_TEST(test_remove_waits_not_for_ever_for_a_deaf_one, plain)
 {
-    rig_t *g = *state;
     peer_t *r;
     uint64_t id;
 
@@ -346,7 +332,6 @@ RIG_TEST(test_remove_waits_not_for_ever_for_a_deaf_one, plain)
 
 RIG_TEST(test_remove_when_it_waits_too_often, plain)
 {
-    rig_t *g = *state;
     enum { MOST = 1024 };
     uint64_t last;
 
@@ -364,7 +349,6 @@ RIG_TEST(test_remove_when_it_waits_too_often, plain)
 /* ---- a master that is not the first */
 RIG_TEST(test_remove_in_a_new_term_waits_for_dead_or_the_grace, second_master)
 {
-    rig_t *g = *state;
     uint64_t id;
 
     fill(g->c, 0, 3, 64);
@@ -379,7 +363,6 @@ RIG_TEST(test_remove_in_a_new_term_waits_for_dead_or_the_grace, second_master)
 
 RIG_TEST(test_remove_with_wait_in_a_new_term_waits_for_the_old_leases, second_master)
 {
-    rig_t *g = *state;
     uint64_t id;
 
     fill(g->c, 0, 1, 64);

@@ -44,8 +44,6 @@ put_as(peer_t *c, const char *key, kvp_wire_lineage_t lineage, bool is_upsert, u
 /* Fails if a get tells another lineage than that of the version which it finds. */
 RIG_TEST_ON(test_lineage_is_that_of_the_version, .conf = with_log, .size = MIB)
 {
-    rig_t *g = *state;
-
     check_lineage(g->c, "key", none);
     assert_int_equal(put_as(g->c, "key", some, false, 1), KVP_OK);
     assert_int_equal(put_as(g->c, "key", other, false, 1), KVP_ALREADY);
@@ -62,7 +60,6 @@ RIG_TEST_ON(test_lineage_is_that_of_the_version, .conf = with_log, .size = MIB)
 /* Fails if the log, or a base alone, does not say the lineage of each object. */
 RIG_TEST_ON(test_lineage_outlives_the_master, .conf = with_log, .mems = 2, .size = MIB)
 {
-    rig_t *g = *state;
     char long_key[KVP_KEY_MAX + 1] = "";
     uint64_t from;
 
@@ -88,7 +85,6 @@ RIG_TEST_ON(test_lineage_outlives_the_master, .conf = with_log, .mems = 2, .size
 /* Fails if a master that believes nodes serves less than they have, or makes a lineage up, or a new version cannot have one. */
 RIG_TEST_ON(test_lineage_is_lost_with_the_log, .conf = with_log, .mems = 2, .size = MIB)
 {
-    rig_t *g = *state;
     uint32_t copies;
 
     assert_int_equal(put_as(g->c, "key", some, false, 2), KVP_OK);
@@ -102,13 +98,12 @@ RIG_TEST_ON(test_lineage_is_lost_with_the_log, .conf = with_log, .mems = 2, .siz
 
 RIG_TEST_ON(test_lineage_is_lost_without_a_log, .conf = plain, .mems = 2, .size = MIB)
 {
-    test_lineage_is_lost_with_the_log(state);
+    test_lineage_is_lost_with_the_log_on(g);
 }
 
 /* Fails if what is no lineage is kept, or keys are taken for lineages. */
 RIG_TEST_ON(test_lineage_that_is_none, .conf = plain, .size = MIB)
 {
-    rig_t *g = *state;
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
     kvp_wire_put_t recs[2] = {{.digest = digest_of(g->w, ""), .len = SMALL, .attempt = 99, .key_len = 1}};
 

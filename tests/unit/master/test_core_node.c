@@ -21,7 +21,6 @@ unmount(peer_t *n, uint32_t segment_id, uint32_t wait_ms)
 /* ---- mounting */
 RIG_TEST(test_mount_when_fields_are_out_of_range, plain)
 {
-    rig_t *g = *state;
     peer_t *d = peer_open(g->w);
     mem_t like = *g->a;
     static const struct {
@@ -115,7 +114,6 @@ TEST(test_mount_when_a_node_has_too_many_segments)
 
 RIG_TEST(test_mount_when_the_name_is_taken, plain)
 {
-    rig_t *g = *state;
     peer_t *d = peer_open(g->w);
 
     assert_int_equal(peer_hello(d, KVP_ROLE_NODE, "n1", "host"), KVP_OK);
@@ -152,7 +150,6 @@ TEST(test_mount_when_the_memory_is_not_known)
 
 RIG_TEST(test_mount_when_it_comes_back_empty, plain)
 {
-    rig_t *g = *state;
     uint32_t old_id = g->a->segment_id;
     kvp_wire_loc_t loc;
     uint64_t attempt;
@@ -176,7 +173,6 @@ RIG_TEST(test_mount_when_it_comes_back_empty, plain)
 /* ---- a lost node */
 RIG_TEST(test_node_when_lost_and_back, plain)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt, ticket;
 
@@ -203,7 +199,6 @@ RIG_TEST(test_node_when_lost_and_back, plain)
 
 RIG_TEST(test_put_when_the_old_copy_is_on_a_lost_node, plain)
 {
-    rig_t *g = *state;
     peer_t *n2;
 
     fill(g->c, 0, 1, 100);
@@ -222,8 +217,6 @@ RIG_TEST(test_put_when_the_old_copy_is_on_a_lost_node, plain)
  * what it has not done for an earlier connection. */
 RIG_TEST(test_retires_are_repeated_when_the_node_is_back, plain)
 {
-    rig_t *g = *state;
-
     fill(g->c, 0, 30, 8 * KIB);
     g->na->policy = NODE_DEAD_ONLY;
     for (uint32_t i = 0; i < 10; i++)
@@ -245,7 +238,6 @@ RIG_TEST(test_retires_are_repeated_when_the_node_is_back, plain)
 /* What waits for a node that does not answer stays here: its queue does not grow. */
 RIG_TEST(test_retires_when_the_node_does_not_answer, plain)
 {
-    rig_t *g = *state;
     uint32_t sent;
 
     g->w->check_every = 0;
@@ -271,7 +263,6 @@ RIG_TEST(test_retires_when_the_node_does_not_answer, plain)
 /* An answer that comes for an order of the segment before says nothing about the extents that have their numbers now. */
 RIG_TEST(test_retire_answer_when_the_record_is_another, plain)
 {
-    rig_t *g = *state;
     Kvp__Pb__Reply head = KVP__PB__REPLY__INIT;
     uint8_t flags[10];
     kvp_buf_t buf;
@@ -305,7 +296,6 @@ RIG_TEST(test_retire_answer_when_the_record_is_another, plain)
 
 RIG_TEST(test_retire_answer_when_it_says_nothing, plain)
 {
-    rig_t *g = *state;
     Kvp__Pb__Reply head = KVP__PB__REPLY__INIT;
     uint8_t flags = 0;
 
@@ -322,7 +312,6 @@ RIG_TEST(test_retire_answer_when_it_says_nothing, plain)
 
 RIG_TEST(test_grace_when_over, plain)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt, ticket;
     bool is_reset;
@@ -353,8 +342,6 @@ RIG_TEST(test_grace_when_over, plain)
 /* Time in which the master itself stood still is no absence of a node's. */
 RIG_TEST(test_grace_when_the_master_stalled, plain)
 {
-    rig_t *g = *state;
-
     fill(g->c, 0, 10, 8 * KIB);
     peer_forget(g->na);
     world_advance(g->w, SEC);
@@ -370,7 +357,6 @@ RIG_TEST(test_grace_when_the_master_stalled, plain)
 /* Two copies of the world: one node dies while a put waits for its extents. */
 RIG_TEST_ON(test_put_when_the_node_dies_under_its_window, .size = 64 * KIB)
 {
-    rig_t *g = *state;
     put_t one = {.key = "new", .len = 8 * KIB};
     peer_t *n2;
     uint64_t id;
@@ -388,7 +374,6 @@ RIG_TEST_ON(test_put_when_the_node_dies_under_its_window, .size = 64 * KIB)
 
 RIG_TEST_ON(test_put_when_the_only_node_dies_under_its_window, .size = 64 * KIB)
 {
-    rig_t *g = *state;
     put_t one = {.key = "new", .len = 8 * KIB};
     uint64_t id;
 
@@ -405,7 +390,6 @@ RIG_TEST_ON(test_put_when_the_only_node_dies_under_its_window, .size = 64 * KIB)
 /* Granted, but the message waits for its other key when the memory goes: the writer is not sent there. */
 RIG_TEST_ON(test_put_when_a_grant_is_lost_before_its_answer, .size = 64 * KIB)
 {
-    rig_t *g = *state;
     put_t puts[2] = {{.key = "a", .len = 64 * KIB}, {.key = "b", .len = 64 * KIB}};
     peer_t *n2 = node_open(g->w, mem_make(g->w, "n2", 64 * KIB, 64 * KIB)), *full, *empty;
     kvp_wire_loc_t loc;
@@ -434,7 +418,6 @@ RIG_TEST_ON(test_put_when_a_grant_is_lost_before_its_answer, .size = 64 * KIB)
 /* ---- unmounting */
 RIG_TEST(test_unmount_when_nothing_is_held, plain)
 {
-    rig_t *g = *state;
     uint64_t id;
 
     fill(g->c, 0, 50, 8 * KIB);
@@ -450,7 +433,6 @@ RIG_TEST(test_unmount_when_nothing_is_held, plain)
 
 RIG_TEST(test_unmount_waits_for_holds, plain)
 {
-    rig_t *g = *state;
     uint64_t id, again, ticket;
 
     fill(g->c, 0, 2, 8 * KIB);
@@ -469,7 +451,6 @@ RIG_TEST(test_unmount_waits_for_holds, plain)
 
 RIG_TEST(test_unmount_waits_no_longer_than_asked, plain)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t id, ticket, attempt;
 
@@ -488,7 +469,6 @@ RIG_TEST(test_unmount_waits_no_longer_than_asked, plain)
 /* A commit that comes after the segment was given up and before its turn in the purge is no commit. */
 RIG_TEST(test_commit_when_the_segment_is_being_purged, plain)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt;
 
@@ -509,7 +489,6 @@ RIG_TEST(test_commit_when_the_segment_is_being_purged, plain)
 
 RIG_TEST(test_unmount_when_the_memory_is_made_anew_meanwhile, plain)
 {
-    rig_t *g = *state;
     uint64_t id, ticket;
 
     fill(g->c, 0, 1, KIB);
@@ -523,7 +502,6 @@ RIG_TEST(test_unmount_when_the_memory_is_made_anew_meanwhile, plain)
 
 RIG_TEST_ON(test_put_when_its_segment_is_unmounted, .size = 64 * KIB)
 {
-    rig_t *g = *state;
     put_t one = {.key = "new", .len = 8 * KIB};
     peer_t *n2;
     kvp_wire_loc_t old;
@@ -603,7 +581,6 @@ TEST(test_segments_in_pages)
 
 RIG_TEST(test_freed_when_it_is_wrong, plain)
 {
-    rig_t *g = *state;
     Kvp__Pb__Freed head = KVP__PB__FREED__INIT;
     kvp_wire_slot_t slots[5];
     kvp_wire_loc_t loc;
@@ -630,7 +607,6 @@ RIG_TEST(test_freed_when_it_is_wrong, plain)
 /* Fails if objects whose node is away are evicted for puts that find no room in them. */
 RIG_TEST_ON(test_what_is_away_is_not_evicted, .size = MIB, .mems = 2)
 {
-    rig_t *g = *state;
     uint32_t there;
 
     fill(g->c, 0, 24, 64 * KIB); /* 32 fit */

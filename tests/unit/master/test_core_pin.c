@@ -28,8 +28,6 @@ put_many(peer_t *c, const char *prefix, uint32_t n, kvp_pin_t pin)
 
 RIG_TEST(test_soft_when_over_the_budget, pool)
 {
-    rig_t *g = *state;
-
     put_many(g->c, "soft", 40, KVP_PIN_SOFT);
     assert_int_equal(world_stats(g->w).pins_lost, 24);
     assert_int_equal(world_stats(g->w).soft_pinned_bytes, 16 * LEN);
@@ -41,8 +39,6 @@ RIG_TEST(test_soft_when_over_the_budget, pool)
 
 RIG_TEST(test_soft_when_it_lost_the_pin_counts_as_used, pool)
 {
-    rig_t *g = *state;
-
     put_many(g->c, "plain", 40, KVP_PIN_NONE);
     put_many(g->c, "soft", 17, KVP_PIN_SOFT);
     assert_int_equal(world_stats(g->w).pins_lost, 1);
@@ -53,8 +49,6 @@ RIG_TEST(test_soft_when_it_lost_the_pin_counts_as_used, pool)
 
 RIG_TEST(test_soft_when_nothing_else_can_go, pool)
 {
-    rig_t *g = *state;
-
     put_many(g->c, "hard", 48, KVP_PIN_HARD);
     put_many(g->c, "soft", 16, KVP_PIN_SOFT);
     assert_int_equal(count_of(g->c, "soft", 0, 16), 16);
@@ -68,8 +62,6 @@ RIG_TEST(test_soft_when_nothing_else_can_go, pool)
 
 RIG_TEST(test_soft_when_there_are_probed_objects, pool)
 {
-    rig_t *g = *state;
-
     put_many(g->c, "soft", 16, KVP_PIN_SOFT);
     put_many(g->c, "plain", 48, KVP_PIN_NONE);
     for (uint32_t i = 0; i < 48; i++)
@@ -81,7 +73,6 @@ RIG_TEST(test_soft_when_there_are_probed_objects, pool)
 
 RIG_TEST(test_soft_when_it_was_held, pool)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t ticket;
 
@@ -118,7 +109,6 @@ refused_put(peer_t *c, const char *key, char *detail, size_t len)
 
 RIG_TEST(test_hard_when_the_pool_is_full_of_it, pool)
 {
-    rig_t *g = *state;
     char detail[200], pinned[32];
     kvp_wire_loc_t loc;
     uint64_t ticket;
@@ -165,7 +155,6 @@ TEST(test_refusal_when_an_upsert_of_the_same_message_makes_room)
 
 RIG_TEST(test_pin_when_the_object_is_upserted, pool)
 {
-    rig_t *g = *state;
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
 
     head.is_upsert = true;
@@ -185,7 +174,6 @@ RIG_TEST(test_pin_when_the_object_is_upserted, pool)
 
 RIG_TEST_ON(test_pin_counts_to_its_tenant, .is_one_tenant_each = true, .size = 64 * LEN, .chunk = 16 * LEN)
 {
-    rig_t *g = *state;
     Kvp__Pb__TenantInfo info;
 
     put_many(g->c, "a", 3, KVP_PIN_SOFT);
@@ -222,7 +210,6 @@ TEST(test_pin_counts_all_copies)
 
 RIG_TEST_ON(test_soft_when_a_node_is_away_for_a_moment, .conf.node_grace_ns = 5 * SEC, .size = 32 * LEN)
 {
-    rig_t *g = *state;
     mem_t *mem;
     peer_t *n2;
 

@@ -91,7 +91,6 @@ assert_not_heard(world_t *w, uint32_t role, const Kvp__Pb__KnownPool *known)
 
 RIG_TEST_ON(test_pool_outlives_its_masters_disk, .size = 2 * MIB, .chunk = MIB)
 {
-    rig_t *g = *state;
     const name_t name = name_of(g->w);
     Kvp__Pb__KnownPool known = known_as(name.pool_id, name.digest_seed, 0);
     kvp_master_ident_t now;
@@ -126,7 +125,6 @@ RIG_TEST_ON(test_pool_outlives_its_masters_disk, .size = 2 * MIB, .chunk = MIB)
 
 RIG_TEST_ON(test_a_grant_makes_the_name_a_fact, .size = MIB)
 {
-    rig_t *g = *state;
     Kvp__Pb__KnownPool known = known_as(elsewhere, 1, 90);
     kvp_master_ident_t now;
 

@@ -80,8 +80,6 @@ present_one(peer_t *c, kvp_wire_present_t rec, uint64_t *ticket_out)
 /* ---- a new term */
 RIG_TEST(test_reservation_when_the_master_is_new, full_of_old)
 {
-    rig_t *g = *state;
-
     fill_sealed(g->c, "old/", BLOCKS);
     rig_restart_told(g);
     assert_int_equal(present_one(g->c, reservation(g->w, "old/5", 4000), NULL), KVP_OK);
@@ -100,8 +98,6 @@ RIG_TEST(test_reservation_when_the_master_is_new, full_of_old)
  * is room. */
 RIG_TEST(test_nothing_is_taken_before_sessions_are_back, full_of_old)
 {
-    rig_t *g = *state;
-
     fill_sealed(g->c, "old/", BLOCKS);
     assert_int_equal(remove_key(g->c, "old/0", true), KVP_OK);
     rig_restart_told(g);
@@ -119,8 +115,6 @@ RIG_TEST(test_nothing_is_taken_before_sessions_are_back, full_of_old)
 /* What no node has brought yet is asked for again; and when it is brought late there is time to do so. */
 RIG_TEST(test_presented_before_its_node_reports, full_of_old)
 {
-    rig_t *g = *state;
-
     fill_sealed(g->c, "old/", BLOCKS);
     rig_restart(g);
     assert_int_equal(present_one(g->c, reservation(g->w, "old/5", 4900), NULL), KVP_RETRY_AFTER);
@@ -135,7 +129,6 @@ RIG_TEST(test_presented_before_its_node_reports, full_of_old)
 
 RIG_TEST(test_gone_is_not_waited_for, full_of_old)
 {
-    rig_t *g = *state;
     uint64_t version;
 
     fill_sealed(g->c, "old/", BLOCKS);
@@ -153,7 +146,6 @@ RIG_TEST(test_gone_is_not_waited_for, full_of_old)
 /* ---- views */
 RIG_TEST(test_view_is_of_one_version, full_of_old)
 {
-    rig_t *g = *state;
     Kvp__Pb__PutBegin like = KVP__PB__PUT_BEGIN__INIT;
     put_t one = {.key = "old/9", .len = SMALL};
     uint64_t version, newer, ticket;
@@ -179,7 +171,6 @@ RIG_TEST(test_view_is_of_one_version, full_of_old)
 /* ---- bounds */
 RIG_TEST(test_sets_and_bounds, full_of_old)
 {
-    rig_t *g = *state;
     kvp_wire_present_t recs[12];
     kvp_wire_presented_t answers[12];
 
@@ -208,7 +199,6 @@ RIG_TEST(test_sets_and_bounds, full_of_old)
 
 RIG_TEST(test_records_that_mean_nothing, full_of_old)
 {
-    rig_t *g = *state;
     kvp_wire_present_t rec;
 
     fill_sealed(g->c, "old/", BLOCKS);
@@ -254,7 +244,6 @@ TEST(test_group_is_reserved_when_it_is_whole)
 
 RIG_TEST(test_present_of_nothing_closes, full_of_old)
 {
-    rig_t *g = *state;
     Kvp__Pb__Present head = KVP__PB__PRESENT__INIT;
 
     fill_sealed(g->c, "old/", BLOCKS);

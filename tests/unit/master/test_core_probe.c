@@ -73,8 +73,6 @@ remove_heeding(peer_t *c, const char *key, bool is_forced)
 /* ---- what it protects */
 RIG_TEST(test_probe_keeps_what_would_be_evicted, blocks)
 {
-    rig_t *g = *state;
-
     fill(g->c, 0, 100, BLOCK);
     probe_range(g->c, 0, 10);
     world_advance(g->w, 300 * MS);
@@ -91,8 +89,6 @@ RIG_TEST(test_probe_keeps_what_would_be_evicted, blocks)
 /* Seen from the old end, where eviction looks first, and in a window of neighbours. */
 RIG_TEST(test_probe_keeps_neighbours_out_of_a_window, blocks)
 {
-    rig_t *g = *state;
-
     fill(g->c, 0, 120, BLOCK);
     probe_range(g->c, 4, 5);
     world_advance(g->w, 300 * MS);
@@ -102,8 +98,6 @@ RIG_TEST(test_probe_keeps_neighbours_out_of_a_window, blocks)
 
 RIG_TEST(test_probe_of_is_plain_leaves_nothing, blocks)
 {
-    rig_t *g = *state;
-
     fill(g->c, 0, 100, BLOCK);
     assert_int_equal(count(g->c, 0, 10), 10);
     world_advance(g->w, 300 * MS);
@@ -115,7 +109,6 @@ RIG_TEST(test_probe_of_is_plain_leaves_nothing, blocks)
 /* Whoever does nothing but probe takes the pool from nobody. */
 RIG_TEST(test_probe_of_everything_makes_no_put_fail, blocks)
 {
-    rig_t *g = *state;
     peer_t *d = client_open(g->w);
     uint32_t alive = BLOCKS;
 
@@ -136,8 +129,6 @@ RIG_TEST(test_probe_of_everything_makes_no_put_fail, blocks)
 /* Nor is what is new worth nothing: it lives in three quarters of the pool while somebody asks for all the rest, */
 RIG_TEST(test_what_is_new_stays_while_all_else_is_probed, blocks)
 {
-    rig_t *g = *state;
-
     fill(g->c, 0, BLOCKS, BLOCK);
     for (uint32_t i = 0; i < 100; i++) {
         probe_range(g->c, 0, BLOCKS);
@@ -153,8 +144,6 @@ RIG_TEST(test_what_is_new_stays_while_all_else_is_probed, blocks)
 /* and in all of it when they have been asked for in an unbroken row for the lease time. */
 RIG_TEST(test_row_of_probes_protects_for_the_lease_time, blocks)
 {
-    rig_t *g = *state;
-
     fill(g->c, 0, BLOCKS, BLOCK);
     for (uint32_t i = 0; i < 60; i++) {
         probe_range(g->c, 0, BLOCKS);
@@ -188,8 +177,6 @@ probe_three_rows(rig_t *g)
 /* A quarter is protected, and the row that began first is let go first. */
 RIG_TEST(test_probes_yield_the_oldest_first, blocks)
 {
-    rig_t *g = *state;
-
     probe_three_rows(g);
     fill(g->c, 1000, 1063, BLOCK); /* as many as nobody asks for, and the second row */
     assert_int_equal(count(g->c, 0, 32), 32);
@@ -202,8 +189,6 @@ RIG_TEST(test_probes_yield_the_oldest_first, blocks)
 
 RIG_TEST(test_batch_of_probes_protects_its_prefix, blocks)
 {
-    rig_t *g = *state;
-
     fill(g->c, 0, BLOCKS, BLOCK);
     probe_range(g->c, 0, 64);
     world_advance(g->w, TTL + SEC);
@@ -216,8 +201,6 @@ RIG_TEST(test_batch_of_probes_protects_its_prefix, blocks)
 /* What was read since is as safe as its last use makes it; what was not is kept for who asked. */
 RIG_TEST(test_use_ends_what_a_probe_protects, blocks)
 {
-    rig_t *g = *state;
-
     fill(g->c, 0, BLOCKS, BLOCK);
     probe_range(g->c, 0, 20);
     use_range(g->c, 0, 10);
@@ -229,8 +212,6 @@ RIG_TEST(test_use_ends_what_a_probe_protects, blocks)
 /* ---- uses */
 RIG_TEST(test_probe_counts_as_a_use_once, blocks)
 {
-    rig_t *g = *state;
-
     fill(g->c, 0, 120, BLOCK);
     probe_range(g->c, 0, 10);
     world_advance(g->w, TTL + SEC); /* it protects nothing any more */
@@ -245,7 +226,6 @@ RIG_TEST(test_probe_counts_as_a_use_once, blocks)
 
 RIG_TEST(test_used_counts_as_a_use, blocks)
 {
-    rig_t *g = *state;
     Kvp__Pb__Used head = KVP__PB__USED__INIT;
     kvp_wire_used_t used[4] = {0};
     peer_t *other;
@@ -273,8 +253,6 @@ RIG_TEST(test_used_counts_as_a_use, blocks)
 /* ---- removal */
 RIG_TEST(test_remove_that_heeds_probes, blocks)
 {
-    rig_t *g = *state;
-
     fill(g->c, 0, 4, BLOCK);
     probe_range(g->c, 0, 4);
     assert_int_equal(remove_key(g->c, "key/0", false), KVP_OK); /* who does not ask is not hindered */
@@ -292,8 +270,6 @@ RIG_TEST(test_remove_that_heeds_probes, blocks)
 /* Ages are told in 16 bits; a stall of just so long must not make what is aside look young. */
 RIG_TEST(test_probes_after_a_stall_of_hours, blocks)
 {
-    rig_t *g = *state;
-
     fill(g->c, 0, 100, BLOCK);
     probe_range(g->c, 0, 10);
     world_advance(g->w, 300 * MS);

@@ -41,7 +41,6 @@ record(const peer_t *c, const char *key, uint64_t len, uint64_t attempt)
 
 RIG_TEST(test_round_trip, plain)
 {
-    rig_t *g = *state;
     Kvp__Pb__StatusReply *status;
     kvp_wire_loc_t placed, found;
     uint64_t attempt, ticket;
@@ -76,7 +75,6 @@ RIG_TEST(test_round_trip, plain)
 
 RIG_TEST(test_list_in_pages, plain)
 {
-    rig_t *g = *state;
     Kvp__Pb__List head = KVP__PB__LIST__INIT;
     uint32_t seen = 0, pages = 0;
     bool is_seen[200] = {0};
@@ -120,7 +118,6 @@ RIG_TEST(test_list_in_pages, plain)
 
 RIG_TEST(test_put_when_present_or_under_way, plain)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt, other;
     peer_t *d = client_open(g->w);
@@ -138,7 +135,6 @@ RIG_TEST(test_put_when_present_or_under_way, plain)
 
 RIG_TEST(test_end_when_repeated, plain)
 {
-    rig_t *g = *state;
     kvp_wire_put_t rec;
     kvp_wire_loc_t loc;
     uint64_t attempt, aborted;
@@ -163,7 +159,6 @@ RIG_TEST(test_end_when_repeated, plain)
 
 RIG_TEST(test_put_when_the_same_key_comes_twice_in_a_message, plain)
 {
-    rig_t *g = *state;
     put_t puts[2] = {{.key = "key", .len = 100}, {.key = "key", .len = 100}};
     places_t places;
 
@@ -176,7 +171,6 @@ RIG_TEST(test_put_when_the_same_key_comes_twice_in_a_message, plain)
 
 RIG_TEST(test_put_when_the_record_is_wrong, plain)
 {
-    rig_t *g = *state;
     char key[1100];
     kvp_wire_put_t rec;
 
@@ -237,7 +231,6 @@ TEST(test_put_when_the_nodes_of_the_master_before_are_not_back)
 
 RIG_TEST(test_put_of_the_longest_key, plain)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t loc;
     kvp_chunk_geo_t geo;
     char key[1025];
@@ -275,7 +268,6 @@ long_key(char *key, uint32_t i)
  * with a short one. Short keys are not affected. */
 RIG_TEST_ON(test_put_when_long_keys_are_used_up, .size = 64 * KIB)
 {
-    rig_t *g = *state;
     kvp_chunk_geo_t geo;
     uint32_t room;
     char key[1001];
@@ -298,7 +290,6 @@ RIG_TEST_ON(test_put_when_long_keys_are_used_up, .size = 64 * KIB)
 
 RIG_TEST_ON(test_put_when_long_keys_are_used_up_by_held_objects, .size = 64 * KIB)
 {
-    rig_t *g = *state;
     uint64_t *tickets, id;
     kvp_chunk_geo_t geo;
     uint32_t room;
@@ -330,7 +321,6 @@ RIG_TEST_ON(test_put_when_long_keys_are_used_up_by_held_objects, .size = 64 * KI
 /* ---- attempts that end otherwise */
 RIG_TEST(test_abort_when_drained, plain)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt;
 
@@ -345,7 +335,6 @@ RIG_TEST(test_abort_when_drained, plain)
 
 RIG_TEST(test_abort_when_not_drained, plain)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt;
 
@@ -362,7 +351,6 @@ RIG_TEST(test_abort_when_not_drained, plain)
 
 RIG_TEST(test_abort_when_one_way_is_not_answered, plain)
 {
-    rig_t *g = *state;
     Kvp__Pb__PutAbort head = KVP__PB__PUT_ABORT__INIT;
     kvp_wire_loc_t loc;
     uint64_t attempt, id;
@@ -378,7 +366,6 @@ RIG_TEST(test_abort_when_one_way_is_not_answered, plain)
 /* A put whose caller gives up before the master has answered: the attempt must not stay open behind the answer. */
 RIG_TEST(test_abort_when_the_begin_is_not_answered, plain)
 {
-    rig_t *g = *state;
     put_t puts[2] = {{.key = "a", .len = MIB}, {.key = "b", .len = MIB}};
     uint64_t id, tickets[3];
     char key[16];
@@ -401,7 +388,6 @@ RIG_TEST(test_abort_when_the_begin_is_not_answered, plain)
 /* ---- writers that die */
 RIG_TEST(test_client_when_it_dies_with_attempts, plain)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t loc[3];
     uint64_t attempt, dead, live_min;
     peer_t *d = client_open(g->w);
@@ -435,7 +421,6 @@ RIG_TEST(test_client_when_it_dies_with_attempts, plain)
 
 RIG_TEST(test_client_when_the_last_one_dies, plain)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt, dead;
 
@@ -452,7 +437,6 @@ RIG_TEST(test_client_when_the_last_one_dies, plain)
  * what comes over a connection, but only what the writer itself knows. */
 RIG_TEST(test_client_when_it_dies_with_attempts_is_fenced_everywhere, plain)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt, dead;
     peer_t *other, *d;
@@ -472,7 +456,6 @@ RIG_TEST(test_client_when_it_dies_with_attempts_is_fenced_everywhere, plain)
  * is no more than there are live ones. */
 RIG_TEST(test_clients_when_many_die_are_few_ranges_at_a_node, plain)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt, dead;
     kvp_idset_t fenced = {0};
@@ -497,7 +480,6 @@ RIG_TEST(test_clients_when_many_die_are_few_ranges_at_a_node, plain)
 
 RIG_TEST(test_client_when_it_dies_without_attempts_is_not_fenced, plain)
 {
-    rig_t *g = *state;
     uint32_t before = g->na->fences_n;
 
     assert_int_equal(put(g->c, "key", 100), KVP_OK);
@@ -508,7 +490,6 @@ RIG_TEST(test_client_when_it_dies_without_attempts_is_not_fenced, plain)
 
 RIG_TEST(test_bye_with_attempts, plain)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt, id;
 
@@ -525,7 +506,6 @@ RIG_TEST(test_bye_with_attempts, plain)
 /* The node was away while a client died: it is told who is alive when it is back. */
 RIG_TEST(test_fence_when_the_node_was_away, plain)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt, dead;
     mem_t *mem = g->na->mem;
@@ -633,7 +613,6 @@ TEST(test_put_when_all_have_too_many_attempts)
 /* Putting and aborting without a drain, again and again, fills the quarantine: it counts as unfinished. */
 RIG_TEST_ON(test_put_when_quarantine_reaches_the_limit, .size = 8ull << 30, .chunk = 1ull << 30)
 {
-    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt;
     char key[16];
@@ -652,7 +631,6 @@ RIG_TEST_ON(test_put_when_quarantine_reaches_the_limit, .size = 8ull << 30, .chu
 /* What is not built is refused whole, and not done by half. */
 RIG_TEST_ON(test_put_when_its_pin_is_unknown, .size = 1 * MIB)
 {
-    rig_t *g = *state;
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
     put_t one = {.key = "key", .len = 100};
 

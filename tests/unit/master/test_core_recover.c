@@ -68,7 +68,6 @@ node_greet(world_t *w, mem_t *mem, Kvp__Pb__MountReply *reply_out)
 /* ---- what is found again */
 RIG_TEST_ON(test_restart_when_nodes_report_all, .mems = 2, .size = 2 * MIB, .chunk = MIB)
 {
-    rig_t *g = *state;
     uint64_t version, long_version, again;
     uint32_t copies;
     char key[64], long_key[KVP_KEY_CELL_BYTES + 40];
@@ -103,7 +102,6 @@ RIG_TEST_ON(test_restart_when_nodes_report_all, .mems = 2, .size = 2 * MIB, .chu
 
 RIG_TEST_ON(test_both_copies_of_a_host_are_adopted, .mems = 2, .size = 2 * MIB, .chunk = MIB)
 {
-    rig_t *g = *state;
     uint64_t version;
     uint32_t copies;
 
@@ -118,7 +116,6 @@ RIG_TEST_ON(test_both_copies_of_a_host_are_adopted, .mems = 2, .size = 2 * MIB, 
 /* The older of two versions is told first, and removed before the newer one is told. */
 RIG_TEST_ON(test_removal_before_a_newer_version_is_told, .mems = 2, .nodes = 1, .size = MIB)
 {
-    rig_t *g = *state;
     uint64_t older, newer;
 
     assert_int_equal(put_object(g->c, "key", SMALL, 1, false, &older), KVP_OK);
@@ -135,7 +132,6 @@ RIG_TEST_ON(test_removal_before_a_newer_version_is_told, .mems = 2, .nodes = 1, 
 
 RIG_TEST(test_nothing_is_served_before_the_last_page, one_node)
 {
-    rig_t *g = *state;
     Kvp__Pb__MountReply mounted;
     extent_t *all;
     uint32_t n;
@@ -163,7 +159,6 @@ RIG_TEST(test_nothing_is_served_before_the_last_page, one_node)
 /* A node that is lost half-way begins anew. */
 RIG_TEST(test_report_when_it_is_cut, quick_second_away)
 {
-    rig_t *g = *state;
     Kvp__Pb__MountReply mounted;
     extent_t *all;
     char key[32];
@@ -194,7 +189,6 @@ RIG_TEST(test_report_when_it_is_cut, quick_second_away)
 /* Its answer may be lost, and the node would serve on, SEALED, what the master takes for space. */
 RIG_TEST(test_report_whose_last_page_tells_something, one_node)
 {
-    rig_t *g = *state;
     Kvp__Pb__MountReply mounted;
     extent_t *all;
     uint32_t n;
@@ -212,7 +206,6 @@ RIG_TEST(test_report_whose_last_page_tells_something, one_node)
 /* The node does not know whether its last page came, and says that places may have been granted since. */
 RIG_TEST(test_report_whose_last_page_is_lost, one_node)
 {
-    rig_t *g = *state;
     Kvp__Pb__MountReply mounted;
     extent_t *all;
     uint32_t n;
@@ -261,7 +254,6 @@ TEST(test_report_that_was_cut_once_and_ended_later)
 /* ---- what was removed meanwhile */
 RIG_TEST_ON(test_bump_outlives_the_master, .conf.has_journal = true, .size = MIB, .mems = 2)
 {
-    rig_t *g = *state;
     uint64_t version;
 
     assert_int_equal(put_object(g->c, "old", SMALL, 2, false, &version), KVP_OK);
@@ -288,7 +280,6 @@ TEST(test_remove_many_while_nodes_report)
 /* ---- puts that meet what is reported */
 RIG_TEST(test_put_when_its_key_turns_out_to_be_there, second_away)
 {
-    rig_t *g = *state;
     Kvp__Pb__PutBegin like = KVP__PB__PUT_BEGIN__INIT;
     put_t plain = {.key = "plain", .len = SMALL}, upsert = {.key = "upsert", .len = SMALL};
     uint64_t was_plain, was_upsert;

@@ -59,8 +59,6 @@ open_with_three_of_four(void)
 
 RIG_TEST(test_group_when_all_of_it_is_reported, two_nodes)
 {
-    rig_t *g = *state;
-
     put_members(g->c, "g", 32, 0, 32); /* on both */
     rig_restart(g);
     (void)node_open_on(g->w, g->a, "a");
@@ -100,7 +98,6 @@ TEST(test_group_when_nobody_goes_on_with_it)
 
 RIG_TEST(test_group_when_a_client_goes_on_with_it, one_node)
 {
-    rig_t *g = *state;
     peer_t *other;
 
     put_members(g->c, "g", 4, 0, 3);
@@ -139,8 +136,6 @@ TEST(test_group_when_its_second_owner_goes)
 
 RIG_TEST(test_group_when_a_member_is_lost_with_its_node, second_away)
 {
-    rig_t *g = *state;
-
     put_members(g->c, "g", 4, 0, 3);
     put_plain(g->c, "plain", 1);
     peer_forget(g->na);
@@ -160,7 +155,6 @@ RIG_TEST(test_group_when_a_member_is_lost_with_its_node, second_away)
 
 RIG_TEST(test_copies_of_members_are_found_one_after_the_other, two_nodes)
 {
-    rig_t *g = *state;
     Kvp__Pb__PutBegin two = KVP__PB__PUT_BEGIN__INIT;
 
     two.replicas = 2;
@@ -188,7 +182,6 @@ RIG_TEST(test_copies_of_members_are_found_one_after_the_other, two_nodes)
 /* ---- units of eviction */
 RIG_TEST(test_group_without_a_size_goes_as_one_again, one_node)
 {
-    rig_t *g = *state;
     uint32_t objects = MIB / LEN, n = 0;
 
     put_members(g->c, "g", 0, 0, 8);
@@ -205,8 +198,6 @@ RIG_TEST(test_group_without_a_size_goes_as_one_again, one_node)
 /* ---- pins */
 RIG_TEST(test_pins_when_nodes_report, one_node)
 {
-    rig_t *g = *state;
-
     assert_int_equal(put_pinned(g->c, "hard", (kvp_wire_group_t){0}, KVP_PIN_HARD), KVP_OK);
     assert_int_equal(put_pinned(g->c, "soft", (kvp_wire_group_t){0}, KVP_PIN_SOFT), KVP_OK);
     assert_int_equal(put_pinned(g->c, "member0", group_of(g->c, "g", 2, 0), KVP_PIN_HARD), KVP_OK);
@@ -233,7 +224,6 @@ RIG_TEST(test_pins_when_nodes_report, one_node)
 /* While nodes may come the size of the pool is not known, nor so the budget. */
 RIG_TEST(test_soft_pins_when_half_of_the_pool_is_there, two_nodes)
 {
-    rig_t *g = *state;
     uint32_t budget = MIB / 2 / LEN;
 
     for (uint32_t i = 0; i < budget; i++)

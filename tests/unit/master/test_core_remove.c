@@ -21,7 +21,6 @@ fill_as(peer_t *c, const char *prefix, uint32_t n, uint64_t len)
 /* ---- by key */
 RIG_TEST(test_remove_when_absent_held_or_under_way, large)
 {
-    rig_t *g = *state;
     uint64_t ticket, attempt;
     kvp_wire_loc_t loc;
 
@@ -39,7 +38,6 @@ RIG_TEST(test_remove_when_absent_held_or_under_way, large)
 
 RIG_TEST(test_remove_is_answered_when_dead, large)
 {
-    rig_t *g = *state;
     uint64_t id, delay = 20 * MS;
 
     fill_as(g->c, "key", 1, 100);
@@ -56,7 +54,6 @@ RIG_TEST(test_remove_is_answered_when_dead, large)
 /* A node that does not answer: it is asked again when it is back. */
 RIG_TEST(test_remove_is_answered_after_50_ms_where_a_node_is_mute, large)
 {
-    rig_t *g = *state;
     uint64_t id;
     mem_t *mem = g->na->mem;
 
@@ -76,7 +73,6 @@ RIG_TEST(test_remove_is_answered_after_50_ms_where_a_node_is_mute, large)
 
 RIG_TEST(test_remove_when_the_node_is_lost, large)
 {
-    rig_t *g = *state;
     uint64_t id;
     mem_t *mem = g->na->mem;
 
@@ -92,7 +88,6 @@ RIG_TEST(test_remove_when_the_node_is_lost, large)
 
 RIG_TEST(test_remove_when_one_way, large)
 {
-    rig_t *g = *state;
     Kvp__Pb__Remove head = KVP__PB__REMOVE__INIT;
     kvp_digest_t digest;
 
@@ -105,7 +100,6 @@ RIG_TEST(test_remove_when_one_way, large)
 
 RIG_TEST(test_remove_when_the_asker_dies, large)
 {
-    rig_t *g = *state;
     peer_t *d = client_open(g->w);
 
     fill_as(g->c, "key", 10, 100);
@@ -122,7 +116,6 @@ RIG_TEST(test_remove_when_the_asker_dies, large)
 /* ---- by pattern */
 RIG_TEST(test_remove_many_by_pattern, large)
 {
-    rig_t *g = *state;
     uint64_t removed, held, ticket;
 
     fill_as(g->c, "a/", 20, 100);
@@ -147,7 +140,6 @@ RIG_TEST(test_remove_many_by_pattern, large)
 
 RIG_TEST(test_remove_many_waits_for_dead, large)
 {
-    rig_t *g = *state;
     uint64_t id, removed, held;
 
     fill_as(g->c, "key", 10, 100);
@@ -163,7 +155,6 @@ RIG_TEST(test_remove_many_waits_for_dead, large)
 
 RIG_TEST(test_remove_many_when_the_pattern_is_bad, large)
 {
-    rig_t *g = *state;
     char pattern[2000];
     const char *bad[] = {"(", "[z-a]", "a{2,1}", "\\C", "(*UTF)a", "(?<n>a)(?<n>b)", "*", NULL};
 
@@ -188,8 +179,6 @@ RIG_TEST(test_remove_many_when_the_pattern_is_bad, large)
 /* Patterns that backtrack without end, over keys made for it: refused, and no slice takes long. */
 RIG_TEST(test_remove_many_when_the_pattern_is_catastrophic, large)
 {
-    rig_t *g = *state;
-
     /* Some of them PCRE2 sees through, so not all are refused. */
     const char *patterns[] = {"(a+)+$",
                               "^(a|a)*$",
@@ -236,7 +225,6 @@ RIG_TEST(test_remove_many_when_the_pattern_is_catastrophic, large)
 
 RIG_TEST(test_remove_many_when_too_many_walk, large)
 {
-    rig_t *g = *state;
     uint64_t ids[20];
     uint32_t refused = 0;
 
@@ -253,7 +241,6 @@ RIG_TEST(test_remove_many_when_too_many_walk, large)
 /* A walk does not follow those who put behind it without end. */
 RIG_TEST(test_remove_many_ends_while_others_put, large)
 {
-    rig_t *g = *state;
     char key[32];
     uint64_t id;
 
@@ -274,7 +261,6 @@ RIG_TEST(test_remove_many_ends_while_others_put, large)
 /* What a key of an engine costs: 118 bytes of key, one copy. Index, keys and allocator together. */
 RIG_TEST(test_memory_of_many_keys, large)
 {
-    rig_t *g = *state;
     enum { N = 100000 };
     uint64_t before, full, after;
 
@@ -294,8 +280,6 @@ RIG_TEST(test_memory_of_many_keys, large)
 /* Who asked is gone before the walk is over: there is nobody to answer. */
 RIG_TEST_ON(test_remove_many_when_its_client_dies, .size = MIB)
 {
-    rig_t *g = *state;
-
     assert_int_equal(put(g->c, "key", 100), KVP_OK);
     g->w->is_idle_off = true;
     (void)remove_many(g->c, "", false);

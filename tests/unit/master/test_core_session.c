@@ -19,7 +19,6 @@ hello_versions(peer_t *p, uint32_t version, uint32_t version_min)
 /* ---- Hello */
 RIG_TEST(test_hello_when_versions_do_not_meet, nobody)
 {
-    rig_t *g = *state;
     peer_t *p = peer_open(g->w);
 
     assert_int_equal(hello_versions(p, 0, 0), KVP_VERSION);
@@ -36,7 +35,6 @@ RIG_TEST(test_hello_when_versions_do_not_meet, nobody)
 
 RIG_TEST(test_hello_when_fields_are_wrong, nobody)
 {
-    rig_t *g = *state;
     char text[200];
     peer_t *p;
 
@@ -57,7 +55,6 @@ RIG_TEST(test_hello_when_fields_are_wrong, nobody)
 
 RIG_TEST(test_hello_when_it_is_another_pool, nobody)
 {
-    rig_t *g = *state;
     Kvp__Pb__Hello hello = KVP__PB__HELLO__INIT;
     uint8_t pool_id[16] = {1};
     peer_t *p = peer_open(g->w);
@@ -74,7 +71,6 @@ RIG_TEST(test_hello_when_it_is_another_pool, nobody)
 
 RIG_TEST(test_incarnations_are_new_and_rise, nobody)
 {
-    rig_t *g = *state;
     uint64_t last = 0;
 
     for (int i = 0; i < 50; i++) {
@@ -104,7 +100,6 @@ TEST(test_connect_when_there_are_too_many)
 /* ---- silence */
 RIG_TEST(test_session_when_silent, nobody)
 {
-    rig_t *g = *state;
     peer_t *c, *d, *n = node_open(g->w, mem_make(g->w, "n1", MIB, MIB));
     kvp_wire_loc_t loc;
     uint64_t attempt;
@@ -126,7 +121,6 @@ RIG_TEST(test_session_when_silent, nobody)
 
 RIG_TEST(test_session_when_any_frame_is_a_sign_of_life, nobody)
 {
-    rig_t *g = *state;
     peer_t *c = client_open(g->w);
 
     c->is_silent = true;
@@ -139,7 +133,6 @@ RIG_TEST(test_session_when_any_frame_is_a_sign_of_life, nobody)
 
 RIG_TEST(test_session_when_the_master_stalled, nobody)
 {
-    rig_t *g = *state;
     peer_t *c = client_open(g->w), *n = node_open(g->w, mem_make(g->w, "n1", MIB, MIB));
 
     assert_int_equal(put(c, "key", 100), KVP_OK);
@@ -161,7 +154,6 @@ RIG_TEST(test_session_when_the_master_stalled, nobody)
 
 RIG_TEST(test_session_when_a_stranger_says_nothing, nobody)
 {
-    rig_t *g = *state;
     peer_t *p = peer_open(g->w);
 
     world_advance(g->w, 10 * SEC + 50 * MS);
@@ -170,7 +162,6 @@ RIG_TEST(test_session_when_a_stranger_says_nothing, nobody)
 
 RIG_TEST(test_heartbeat_of_another_incarnation, nobody)
 {
-    rig_t *g = *state;
     Kvp__Pb__Heartbeat head = KVP__PB__HEARTBEAT__INIT;
     Kvp__Pb__HeartbeatReply *reply;
     peer_t *c = client_open(g->w);
@@ -205,8 +196,6 @@ static const uint8_t node_ops[] = {KVP_OP_MOUNT, KVP_OP_UNMOUNT, KVP_OP_FREED};
 
 RIG_TEST(test_frames_before_hello, nobody)
 {
-    rig_t *g = *state;
-
     for (uint32_t op = 0; op < 256; op++) {
         peer_t *p = peer_open(g->w);
 
@@ -224,7 +213,6 @@ RIG_TEST(test_frames_before_hello, nobody)
 
 RIG_TEST(test_operations_of_the_other_role, nobody)
 {
-    rig_t *g = *state;
     peer_t *c = client_open(g->w), *n = node_open(g->w, mem_make(g->w, "n1", MIB, MIB));
 
     for (size_t i = 0; i < sizeof client_ops; i++)
@@ -245,7 +233,6 @@ RIG_TEST(test_operations_of_the_other_role, nobody)
 RIG_TEST(test_questions_that_want_no_answer, nobody)
 {
     static const uint8_t ops[] = {KVP_OP_LIST, KVP_OP_SEGMENTS, KVP_OP_STATUS};
-    rig_t *g = *state;
 
     for (size_t i = 0; i < sizeof ops; i++) {
         peer_t *c = client_open(g->w);
@@ -329,7 +316,6 @@ expect_count_refused(world_t *w, uint8_t op, uint32_t n, size_t tail_len)
 
 RIG_TEST(test_malformed_counts, nobody)
 {
-    rig_t *g = *state;
     const uint8_t counted[] = {KVP_OP_PUT_BEGIN, KVP_OP_PUT_COMMIT, KVP_OP_PUT_ABORT, KVP_OP_GET,  KVP_OP_EXISTS,
                                KVP_OP_LOOKUP,    KVP_OP_RELEASE,    KVP_OP_REMOVE,    KVP_OP_FREED};
     const uint8_t at_least_one[] = {KVP_OP_PUT_BEGIN, KVP_OP_GET, KVP_OP_EXISTS, KVP_OP_LOOKUP, KVP_OP_REMOVE};
@@ -347,7 +333,6 @@ RIG_TEST(test_malformed_counts, nobody)
 
 RIG_TEST(test_list_when_the_prefix_is_too_long, nobody)
 {
-    rig_t *g = *state;
     Kvp__Pb__List head = KVP__PB__LIST__INIT;
     uint8_t prefix[1025] = {0};
     peer_t *c = client_open(g->w);
@@ -359,7 +344,6 @@ RIG_TEST(test_list_when_the_prefix_is_too_long, nobody)
 
 RIG_TEST(test_list_when_the_cursor_is_wild, nobody)
 {
-    rig_t *g = *state;
     Kvp__Pb__List head = KVP__PB__LIST__INIT;
     peer_t *c = client_open(g->w);
     const uint64_t cursors[] = {1, 4096, UINT32_MAX, 1ull << 32, UINT64_MAX};

@@ -36,7 +36,6 @@ ask(rig_t *g, uint64_t number)
  * gets none. */
 RIG_TEST_ON(test_snapshot_is_asked_for, .conf = with_journal, .size = MIB)
 {
-    rig_t *g = *state;
     Kvp__Pb__SnapshotReply first, other;
     uint64_t from;
 
@@ -69,7 +68,7 @@ RIG_TEST_ON(test_snapshot_is_asked_for, .conf = with_journal, .size = MIB)
 
 RIG_TEST_ON(test_there_is_no_log, .size = MIB)
 {
-    assert_int_equal(ask(*state, 0).err, KVP_NOTSUP);
+    assert_int_equal(ask(g, 0).err, KVP_NOTSUP);
 }
 
 /* ---- what is in it */
@@ -91,7 +90,6 @@ told_by(const rig_t *g, const void *bytes, size_t len)
 /* Fails if what is told of a log is not what was done, or if objects that lie upon one another are not found. */
 RIG_TEST_ON(test_what_a_log_says, .conf = with_journal, .size = MIB)
 {
-    rig_t *g = *state;
     kvp_buf_t *j = &g->w->journal;
     kvp_jrec_any_t rec;
     kvp_master_log_t told;

@@ -31,7 +31,6 @@ bump_result(reply_t *r, uint32_t *epoch_out)
 /* ---- apart */
 RIG_TEST(test_tenants_have_keys_of_their_own, tenants)
 {
-    rig_t *g = *state;
     uint64_t removed, held;
 
     fill(g->c, 0, 10, 100);
@@ -49,7 +48,6 @@ RIG_TEST(test_tenants_have_keys_of_their_own, tenants)
 /* Whoever has got hold of another tenant's digest finds nothing under it. */
 RIG_TEST(test_tenants_when_one_knows_the_digest_of_another, tenants)
 {
-    rig_t *g = *state;
     Kvp__Pb__Get get_head = KVP__PB__GET__INIT;
     Kvp__Pb__Exists exists_head = KVP__PB__EXISTS__INIT;
     Kvp__Pb__Lookup lookup_head = KVP__PB__LOOKUP__INIT;
@@ -85,7 +83,6 @@ RIG_TEST(test_tenants_when_one_knows_the_digest_of_another, tenants)
 
 RIG_TEST(test_tenants_have_chunks_of_their_own, tenants)
 {
-    rig_t *g = *state;
     Kvp__Pb__TenantInfo info;
     kvp_wire_loc_t loc, other;
     uint64_t attempt, removed, held;
@@ -112,7 +109,6 @@ RIG_TEST(test_tenants_have_chunks_of_their_own, tenants)
 /* That no chunk has room for one says nothing about the other, who waits behind it. */
 RIG_TEST(test_tenants_wait_for_room_of_their_own, tenants)
 {
-    rig_t *g = *state;
     put_t of_a = {.key = "more", .len = MIB}, of_b = {.key = "b", .len = MIB};
     const char *keys[4] = {"key/0", "key/1", "key/2", "key/3"};
     uint64_t attempts[4], a_asks, b_asks;
@@ -135,7 +131,6 @@ RIG_TEST(test_tenants_wait_for_room_of_their_own, tenants)
 /* Revocations of one say nothing to another, and nobody waits for readers of another. */
 RIG_TEST(test_tenants_have_leases_of_their_own, tenants)
 {
-    rig_t *g = *state;
     Kvp__Pb__Remove head = KVP__PB__REMOVE__INIT;
     kvp_digest_t digest;
     uint64_t id;
@@ -195,8 +190,6 @@ greeted(world_t *w, uint32_t tenant)
 RIG_TEST_ON(test_name_when_anothers_has_the_same_number, .conf = {.has_journal = true}, .size = MIB,
             .has_no_client = true)
 {
-    rig_t *g = *state;
-
     assert_int_equal(kvp_tenant_id("1104992"), kvp_tenant_id("1297372"));
     assert_int_equal(greeted(g->w, OTHER), KVP_OK); /* and is forgotten */
     g->c = client_open_of(g->w, NAME);
@@ -222,7 +215,6 @@ RIG_TEST_ON(test_name_when_anothers_has_the_same_number, .conf = {.has_journal =
 /* ---- room */
 RIG_TEST(test_put_when_another_tenant_holds_something_in_all_chunks, tenants)
 {
-    rig_t *g = *state;
     Kvp__Pb__TenantInfo info;
     uint64_t ticket;
 
@@ -282,7 +274,6 @@ TEST(test_puts_of_tenants_at_random)
 /* ---- bump */
 RIG_TEST(test_bump_makes_everything_be_gone, tenants)
 {
-    rig_t *g = *state;
     Kvp__Pb__LookupReply reply;
     const char *key = "key/1";
     uint64_t ticket, removed, held;
@@ -317,7 +308,6 @@ RIG_TEST(test_bump_makes_everything_be_gone, tenants)
 /* A later master would adopt what is sealed: its writer is not told that it was refused before it is dead, or has had time to be. */
 RIG_TEST(test_refused_commit_waits_for_dead, tenants)
 {
-    rig_t *g = *state;
     Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
     kvp_wire_commit_t rec = {.sum = 300, .replicas = 1};
     kvp_wire_loc_t loc;
@@ -342,7 +332,6 @@ RIG_TEST(test_refused_commit_waits_for_dead, tenants)
 
 RIG_TEST(test_bump_tells_the_epoch_to_writers, tenants)
 {
-    rig_t *g = *state;
     Kvp__Pb__Places *places;
     put_t one = {.key = "key", .len = 100};
     uint32_t epoch;
@@ -363,7 +352,6 @@ RIG_TEST(test_bump_tells_the_epoch_to_writers, tenants)
 /* A removal of everything that is not whole removes nothing, nor does one of an epoch that is over. */
 RIG_TEST(test_all_must_be_said, tenants)
 {
-    rig_t *g = *state;
     Kvp__Pb__RemoveMany many = KVP__PB__REMOVE_MANY__INIT;
     Kvp__Pb__Bump bump = KVP__PB__BUMP__INIT;
 
@@ -387,7 +375,6 @@ RIG_TEST(test_all_must_be_said, tenants)
 
 RIG_TEST(test_bump_waits_for_leases, tenants)
 {
-    rig_t *g = *state;
     uint32_t epoch;
     uint64_t id;
     peer_t *r = client_open_of(g->w, 1);
@@ -415,7 +402,6 @@ RIG_TEST(test_bump_waits_for_leases, tenants)
 /* A bump while the sweep of the last one is under way: what came between is swept as well. */
 RIG_TEST(test_bump_again_before_the_sweep_is_over, tenants)
 {
-    rig_t *g = *state;
     Kvp__Pb__TenantInfo info;
     uint32_t epoch;
 
@@ -457,7 +443,6 @@ bump_new_ones(world_t *w, uint32_t from, uint32_t n)
 
 RIG_TEST(test_tenants_that_own_nothing_are_forgotten, tenants)
 {
-    rig_t *g = *state;
     uint32_t epoch;
 
     g->w->check_every = 0;
@@ -476,7 +461,6 @@ RIG_TEST(test_tenants_that_own_nothing_are_forgotten, tenants)
  * refused for that. */
 RIG_TEST(test_tenants_are_kept_in_mind_while_a_node_is_away, two_tenants)
 {
-    rig_t *g = *state;
     uint32_t epoch;
 
     g->w->check_every = 0;
@@ -503,8 +487,6 @@ RIG_TEST(test_tenants_are_kept_in_mind_while_a_node_is_away, two_tenants)
 /* What the log says of strangers' bumps takes no place of those whose objects they report. */
 RIG_TEST(test_bumps_that_are_told_displace_nobody, two_with_log)
 {
-    rig_t *g = *state;
-
     g->w->check_every = 0;
     peer_forget(g->nb);
     assert_int_equal(put_told(g->c, "mine", 100), KVP_OK); /* on a */
@@ -559,12 +541,12 @@ bump_holds(rig_t *g, bool is_given_up_before)
 
 RIG_TEST(test_bump_holds_for_memory_that_was_given_up, two_with_log)
 {
-    bump_holds(*state, false);
+    bump_holds(g, false);
 }
 
 RIG_TEST(test_bump_holds_for_memory_that_was_never_known, two_with_log)
 {
-    bump_holds(*state, true);
+    bump_holds(g, true);
 }
 
 TEST_MAIN()

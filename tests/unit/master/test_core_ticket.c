@@ -31,7 +31,6 @@ keys(uint32_t from, uint32_t n)
 
 RIG_TEST(test_hold_keeps_an_object, blocks)
 {
-    rig_t *g = *state;
     uint64_t ticket, again;
 
     fill(g->c, 0, 1, 8 * KIB);
@@ -51,7 +50,6 @@ RIG_TEST(test_hold_keeps_an_object, blocks)
 
 RIG_TEST(test_hold_ends_with_the_session, blocks)
 {
-    rig_t *g = *state;
     uint64_t ticket;
     peer_t *d = client_open(g->w);
 
@@ -65,7 +63,6 @@ RIG_TEST(test_hold_ends_with_the_session, blocks)
 
 RIG_TEST(test_release_when_it_is_not_ours, blocks)
 {
-    rig_t *g = *state;
     uint64_t ticket;
     peer_t *d = client_open(g->w);
 
@@ -86,7 +83,6 @@ RIG_TEST(test_release_when_it_is_not_ours, blocks)
 /* ---- reservations */
 RIG_TEST(test_lookup_expires, blocks)
 {
-    rig_t *g = *state;
     Kvp__Pb__LookupReply reply;
     keys_t *k = keys(0, 1);
 
@@ -107,7 +103,6 @@ RIG_TEST(test_lookup_expires, blocks)
 
 RIG_TEST(test_lookup_ttl_is_capped, blocks)
 {
-    rig_t *g = *state;
     Kvp__Pb__LookupReply reply;
     keys_t *k = keys(0, 1);
 
@@ -123,7 +118,6 @@ RIG_TEST(test_lookup_ttl_is_capped, blocks)
 
 RIG_TEST(test_lookup_of_a_prefix_stops_at_the_first_hole, blocks)
 {
-    rig_t *g = *state;
     Kvp__Pb__LookupReply reply;
     uint8_t found[8];
     keys_t *k = keys(0, 8);
@@ -146,7 +140,6 @@ RIG_TEST(test_lookup_of_a_prefix_stops_at_the_first_hole, blocks)
 /* A client may reserve a twentieth of the pool, all together a quarter. The rest is found but not granted. */
 RIG_TEST(test_lookup_when_the_bounds_are_reached, blocks)
 {
-    rig_t *g = *state;
     Kvp__Pb__LookupReply reply;
     uint64_t client = MIB / 20, pool = MIB / 4, sum = 0;
     keys_t *k = keys(0, 100);
@@ -175,7 +168,6 @@ RIG_TEST(test_lookup_when_the_bounds_are_reached, blocks)
 /* ---- tickets of what is gone */
 RIG_TEST(test_tickets_when_the_object_is_removed_by_force, blocks)
 {
-    rig_t *g = *state;
     Kvp__Pb__LookupReply reply;
     uint64_t ticket;
     keys_t *k = keys(0, 2);
@@ -197,7 +189,6 @@ RIG_TEST(test_tickets_when_the_object_is_removed_by_force, blocks)
 /* ---- bounds */
 RIG_TEST(test_get_when_one_client_holds_too_much, blocks)
 {
-    rig_t *g = *state;
     enum { MOST = 16384 };
     Kvp__Pb__LookupReply reply;
     keys_t *k = keys(0, 1);
@@ -244,7 +235,6 @@ get_batch(peer_t *c, const kvp_digest_t *digests, uint32_t n)
 
 RIG_TEST(test_get_when_one_client_holds_too_many_objects, blocks)
 {
-    rig_t *g = *state;
     enum { BATCH = 512, MOST = (1 << 20) / BATCH, KEYS = 64 };
     kvp_digest_t *digests;
 
@@ -260,7 +250,6 @@ RIG_TEST(test_get_when_one_client_holds_too_many_objects, blocks)
 /* The count in a record has 15 bits. It is never run over: who would is refused, and others are served. */
 RIG_TEST(test_get_when_one_object_is_held_too_often, blocks)
 {
-    rig_t *g = *state;
     enum { BATCH = 512, MOST = 63, MAX = 0x7fff };
     kvp_digest_t *digests;
     peer_t *d;
@@ -284,7 +273,6 @@ RIG_TEST(test_get_when_one_object_is_held_too_often, blocks)
 /* Whoever held a great deal and dies lets go of it in slices, and others are served between them. */
 RIG_TEST(test_tickets_when_the_holder_of_many_dies, blocks)
 {
-    rig_t *g = *state;
     enum { BATCH = 512, MESSAGES = 16 };
     kvp_digest_t *digests;
     peer_t *d;

@@ -108,7 +108,6 @@ begin_tier(rig_t *g)
 /* Fails if what is evicted is not found, or a get of it is not given a place in memory. */
 RIG_TEST_ON(test_evicted_is_staged, .conf = plain, .size = MEMORY)
 {
-    rig_t *g = *state;
     uint32_t tier = begin_tier(g);
     uint64_t version = found(g->c, "key/0", NULL), again;
     kvp_wire_loc_t loc;
@@ -131,7 +130,6 @@ RIG_TEST_ON(test_evicted_is_staged, .conf = plain, .size = MEMORY)
 /* Fails if a get that may not wait is not told to come again, or is told of a place before there is one. */
 RIG_TEST_ON(test_get_that_does_not_wait, .conf = plain, .size = MEMORY)
 {
-    rig_t *g = *state;
     uint32_t tier = begin_tier(g);
 
     put_all(g->c, 0, 32);
@@ -181,7 +179,6 @@ look_up(rig_t *g, uint32_t from, uint32_t n, bool wants_memory)
 /* Fails if what nobody asked for is written where only what was used is to be, or what was is not. */
 RIG_TEST_ON(test_only_what_was_used, .conf = picky, .size = MEMORY)
 {
-    rig_t *g = *state;
     uint32_t tier = begin_tier(g);
 
     put_all(g->c, 0, 8);
@@ -196,7 +193,6 @@ RIG_TEST_ON(test_only_what_was_used, .conf = picky, .size = MEMORY)
 /* Fails if a look-up does not tell what is on a tier alone, reads it without being asked to, or does not read it. */
 RIG_TEST_ON(test_look_up_has_it_read, .conf = plain, .size = 4 * MEMORY)
 {
-    rig_t *g = *state;
     uint32_t tier = begin_tier(g);
 
     put_all(g->c, 0, 128);
@@ -212,7 +208,6 @@ RIG_TEST_ON(test_look_up_has_it_read, .conf = plain, .size = 4 * MEMORY)
 /* Fails if a removal or an upsert leaves a record on the tier, or is answered before it is dropped. */
 RIG_TEST_ON(test_removed_is_dropped, .conf = with_log, .size = MEMORY)
 {
-    rig_t *g = *state;
     uint32_t tier = begin_tier(g);
     put_t one = {.key = "key/1", .len = BLOCK};
     Kvp__Pb__PutBegin like = KVP__PB__PUT_BEGIN__INIT;
@@ -240,7 +235,6 @@ RIG_TEST_ON(test_removed_is_dropped, .conf = with_log, .size = MEMORY)
 /* Fails if a node that comes back with new memory does not bring what its tier has, or brings what was removed meanwhile. */
 RIG_TEST_ON(test_node_comes_back, .conf = with_log, .size = MEMORY)
 {
-    rig_t *g = *state;
     uint32_t tier = begin_tier(g), on_tier;
 
     put_all(g->c, 0, 48);
@@ -263,7 +257,6 @@ RIG_TEST_ON(test_node_comes_back, .conf = with_log, .size = MEMORY)
 /* Fails if a master that has its log does not know what is on tiers, or a tier brings back what is gone. */
 RIG_TEST_ON(test_master_comes_back, .conf = with_log, .size = MEMORY)
 {
-    rig_t *g = *state;
     uint32_t tier, on_tier;
 
     (void)begin_tier(g);
@@ -289,7 +282,6 @@ RIG_TEST_ON(test_master_comes_back, .conf = with_log, .size = MEMORY)
  */
 RIG_TEST_ON(test_master_without_log, .conf = plain, .size = MEMORY)
 {
-    rig_t *g = *state;
     uint64_t put_since;
     uint32_t tier;
 
@@ -322,7 +314,6 @@ RIG_TEST_ON(test_master_without_log, .conf = plain, .size = MEMORY)
 /* Fails if a put waits for a disk that writes nothing, or what was not written is still told of. */
 RIG_TEST_ON(test_tier_that_is_full, .conf = plain, .size = MEMORY)
 {
-    rig_t *g = *state;
     uint32_t tier = begin_tier(g);
 
     g->a->is_tier_full = true;
@@ -335,7 +326,6 @@ RIG_TEST_ON(test_tier_that_is_full, .conf = plain, .size = MEMORY)
 /* Fails if a look-up does not tell the tier of what is there, beside memory and alone, or tells one that has nothing of it. */
 RIG_TEST_ON(test_tier_is_told, .conf = plain, .size = MEMORY)
 {
-    rig_t *g = *state;
     uint32_t tier = begin_tier(g);
     bool is_in_memory;
 
@@ -356,7 +346,6 @@ RIG_TEST_ON(test_tier_is_told, .conf = plain, .size = MEMORY)
  * although it was removed meanwhile. */
 RIG_TEST_ON(test_tier_that_is_kept, .conf = with_log, .size = MEMORY)
 {
-    rig_t *g = *state;
     uint32_t tier = begin_tier(g);
     uint64_t written;
     bool is_in_memory;
@@ -382,7 +371,6 @@ RIG_TEST_ON(test_tier_that_is_kept, .conf = with_log, .size = MEMORY)
 RIG_TEST_ON(test_many_nodes, .conf = plain)
 {
     enum { NODES = 40, OBJECTS = NODES * 24 };
-    rig_t *g = *state;
     uint32_t tiers[NODES], n = 0;
     peer_t *nodes[NODES];
 
@@ -412,7 +400,6 @@ RIG_TEST_ON(test_many_nodes, .conf = plain)
 /* Fails if an object on SSD cannot be read because the oldest objects of the pool lie on a node without SSD. */
 RIG_TEST_ON(test_one_node_of_two_has_an_ssd, .conf = plain, .size = MEMORY, .size_b = 8 * MEMORY, .mems = 2)
 {
-    rig_t *g = *state;
     uint32_t tier = begin_tier(g);
     uint64_t on_tier;
 
@@ -434,7 +421,6 @@ RIG_TEST_ON(test_one_node_of_two_has_an_ssd, .conf = plain, .size = MEMORY, .siz
  */
 RIG_TEST_ON(test_no_room_for_a_load, .conf = plain, .size = MEMORY)
 {
-    rig_t *g = *state;
     uint32_t tier = begin_tier(g);
     uint64_t tickets[64], failed;
 
@@ -456,7 +442,6 @@ RIG_TEST_ON(test_no_room_for_a_load, .conf = plain, .size = MEMORY)
 /* Fails if a node where loads find no room takes all of the work that the loads of other nodes wait for. */
 RIG_TEST_ON(test_node_without_room_stops_no_other, .conf = plain, .size = MEMORY, .mems = 2, .has_two = true)
 {
-    rig_t *g = *state;
     uint32_t tier_a = begin_tier(g), tier_b = node_mount_tier(g->nb), n = 0;
     uint64_t waiting = 0;
     Kvp__Pb__Get head = KVP__PB__GET__INIT;
@@ -499,7 +484,6 @@ RIG_TEST_ON(test_node_without_room_stops_no_other, .conf = plain, .size = MEMORY
 /* Fails if a large object finds no room among small ones, or small ones that were not written go for it. */
 RIG_TEST_ON(test_large_among_small, .conf = plain, .size = MEMORY)
 {
-    rig_t *g = *state;
     uint32_t tier = begin_tier(g), there;
 
     for (uint32_t i = 0; i < 8; i++) {
@@ -522,7 +506,6 @@ RIG_TEST_ON(test_large_among_small, .conf = plain, .size = MEMORY)
  */
 RIG_TEST_ON(test_what_is_loaded_is_cold, .conf = plain, .size = 4 * MEMORY)
 {
-    rig_t *g = *state;
     uint32_t tier = begin_tier(g), cold = 0, hot = 0;
 
     put_all(g->c, 0, 256); /* of which 64 are in memory */
@@ -549,7 +532,6 @@ RIG_TEST_ON(test_what_is_loaded_is_cold, .conf = plain, .size = 4 * MEMORY)
 /* Fails if what is to be written waits for answers to one or two orders before. */
 RIG_TEST_ON(test_orders_to_write_do_not_wait_for_answers, .conf = plain, .size = MEMORY)
 {
-    rig_t *g = *state;
     uint32_t tier = begin_tier(g);
 
     g->a->is_tier_slow = true;
@@ -567,7 +549,6 @@ RIG_TEST_ON(test_orders_to_write_do_not_wait_for_answers, .conf = plain, .size =
 /* Fails if not more of memory is written ahead of eviction while puts come fast. */
 RIG_TEST_ON(test_more_is_written_while_puts_come, .conf = plain, .size = 4 * MEMORY)
 {
-    rig_t *g = *state;
     uint32_t tier = begin_tier(g);
 
     put_all(g->c, 0, 64);
@@ -578,7 +559,6 @@ RIG_TEST_ON(test_more_is_written_while_puts_come, .conf = plain, .size = 4 * MEM
 /* Fails if an object is evicted while it is written, so that the write is in vain, or if puts wait for the writes. */
 RIG_TEST_ON(test_what_is_being_written_stays, .conf = plain, .size = 4 * MEMORY)
 {
-    rig_t *g = *state;
     uint32_t tier = begin_tier(g);
 
     g->a->is_tier_slow = true;
@@ -596,7 +576,6 @@ RIG_TEST_ON(test_what_is_being_written_stays, .conf = plain, .size = 4 * MEMORY)
 /* Fails if a load takes objects that are read often because they are small and lie side by side. */
 RIG_TEST_ON(test_loads_pass_over_what_is_read, .conf = plain, .size = 4 * MEMORY)
 {
-    rig_t *g = *state;
     uint32_t tier = begin_tier(g), n = 0;
 
     for (uint32_t i = 0; i < 128; i++)
