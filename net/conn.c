@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - Leader and followers: one of the threads that wait for answers, the leader, reads the socket
- *   for all of them and hands out the answers. When its own answer has arrived, it wakes the next
- *   leader. So a lone caller pays for no hand-over and no extra thread, and many callers share one
- *   poll.
- * - The leader polls the socket for a moment before it sleeps in poll, because a master on this
- *   host answers faster than a thread falls asleep and wakes. It does so only while answers arrive
- *   that fast, and only while the waiting threads leave a processor free for the master.
- * - The receiving half of `framed` belongs to the leader (has_leader), the sending half to
- *   out_lock. Neither lock is taken under the other.
+ * - Leader and followers: of the threads that wait for answers, one reads the socket for all of them and hands out
+ *   the answers. This thread is the leader. When its own answer has arrived, it wakes the next leader. So a lone
+ *   caller needs no hand-over and no extra thread, and many callers share one poll.
+ * - The leader spins on the socket for a moment before it sleeps in poll, because a master on this host answers
+ *   faster than a thread falls asleep and wakes. It spins only while answers arrive that fast, and only while the
+ *   waiting threads leave a processor free for the master.
+ * - The receiving half of `framed` belongs to the leader (has_leader), the sending half to out_lock. Neither lock is
+ *   taken under the other.
  * - `kick` is an eventfd in the leader's poll: another thread queued bytes to send, or interrupts.
- * - kvp_conn_call_soon counts the master as silent only while no answer of any call arrives. The
- *   master may hold back the answer to this call (a put waits for space), so the call sends an
- *   empty USED in between, which the master answers at once. */
+ * - kvp_conn_call_soon counts the master as silent only while no answer of any call arrives. The master may hold back
+ *   the answer to this call (a put waits for space), so the call sends an empty USED in between, which the master
+ *   answers at once. */
 #include "net/conn.h"
 
 #include "common/waits.h"
@@ -34,18 +33,18 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define REQUEST_ID_AT 8u /* in a frame: proto/frame.h */
-#define OUT_MAX (64u * (size_t)KVP_FRAME_MAX) /* queued for a master that does not read */
+#define REQUEST_ID_AT 8u /* offset of the request id in a frame: see proto/frame.h */
+#define OUT_MAX (64u * (size_t)KVP_FRAME_MAX) /* most bytes queued for a master that does not read */
 #define SPIN_MAX_NS 50000u
 #define ANSWER_FIRST_NS 20000u /* assumed time of an answer, before the first measurement */
 #define ANSWER_CAP_NS 1000000u /* limits the effect of a slow answer on the estimate */
 
 typedef struct {
-    kvp_list_t link; /* conn->waiters; guarded by conn->lock, like all of it */
+    kvp_list_t link; /* entry in conn->waiters; conn->lock guards all fields of a call */
     uint64_t id;
     kvp_buf_t *reply;
     uint64_t began_ns;
-    uint64_t silence_ns; /* gives up on a master that is silent for this long; 0 = never */
+    uint64_t silence_ns; /* give up if the master is silent for this time; 0 = never */
     kvp_err_t err;
     bool is_done;
     pthread_cond_t wake;
@@ -53,34 +52,34 @@ typedef struct {
 
 typedef enum {
     CONN_OPEN,
-    CONN_BROKEN, /* by us, or by an error */
-    CONN_ENDED, /* by the master's side */
+    CONN_BROKEN, /* broken by this side, or by an error */
+    CONN_ENDED, /* ended by the master's side */
 } conn_state_t;
 
 struct kvp_conn {
     kvp_framed_t framed;
-    kvp_buf_t releases; /* frames to be sent for late answers; the leader's */
+    kvp_buf_t releases; /* RELEASE frames for answers that came too late; used by the leader only */
     kvp_hello_reply_t hello;
     int kick;
     uint32_t cpus;
     _Atomic uint64_t next_id;
 
     pthread_mutex_t out_lock;
-    _Atomic bool has_out; /* bytes are left in framed.out; set under out_lock */
+    _Atomic bool has_out; /* framed.out has unsent bytes; set under out_lock */
 
     pthread_mutex_t lock;
-    kvp_list_t waiters; /* guarded by lock */
+    kvp_list_t waiters; /* the waiting calls; guarded by lock */
     uint32_t waiters_n;
     bool has_leader;
     bool is_interrupted;
-    uint64_t answer_ns; /* moving average of what a lone caller's answer took */
-    uint64_t heard_ns; /* when something last arrived */
-    uint64_t pinged_ns; /* when the master was asked for a sign of life since then; 0 = it was not */
-    _Atomic bool is_silent; /* a call gave up on it, and nothing has arrived since; set under lock */
-    _Atomic conn_state_t state; /* set under lock */
-    kvp_conn_watch_fn watch; /* NULL = none */
+    uint64_t answer_ns; /* moving average of the time of an answer to a lone caller */
+    uint64_t heard_ns; /* time at which bytes arrived last */
+    uint64_t pinged_ns; /* time of the ping that was sent since bytes arrived last; 0 = no ping was sent */
+    _Atomic bool is_silent; /* a call gave up because of silence, and no bytes have arrived since; set under lock */
+    _Atomic conn_state_t state; /* whether the connection is open, broken or ended; set under lock */
+    kvp_conn_watch_fn watch; /* function that waiting calls call from time to time; NULL = none */
     void *watch_arg;
-    uint64_t watched_ns; /* when it was last called; guarded by lock */
+    uint64_t watched_ns; /* time of the last call of `watch`; guarded by lock */
 };
 
 /* ---- opening */
@@ -93,8 +92,8 @@ say_hello(kvp_conn_t *conn, const kvp_hello_ask_t *ask, uint64_t deadline_ns)
     return err;
 }
 
-/* The first session served only to learn the path of the Unix socket. Bye ends it, and the master
- * drops it without a grace period. */
+/* Ends the session on TCP, which only served to find out the path of the Unix socket. Bye makes the master drop the
+ * session without a grace period. */
 static void
 leave_tcp(kvp_framed_t *tcp)
 {
@@ -103,8 +102,7 @@ leave_tcp(kvp_framed_t *tcp)
     kvp_framed_fini(tcp);
 }
 
-/* Moves to the master's Unix socket if the master is on this host; stays on TCP if the socket does
- * not answer. */
+/* Changes to the master's Unix socket if the master is on this host. Stays on TCP if the socket does not answer. */
 static void
 go_unix(kvp_conn_t *conn, const kvp_hello_ask_t *ask, uint64_t deadline_ns)
 {
@@ -143,7 +141,7 @@ conn_create(void)
     pthread_mutex_init(&conn->out_lock, NULL);
     conn->cpus = kvp_usable_cpus();
     conn->answer_ns = ANSWER_FIRST_NS;
-    conn->next_id = 16; /* above the ids of Hello */
+    conn->next_id = 16; /* higher than the ids of Hello */
     conn->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     return conn;
 }
@@ -215,9 +213,9 @@ kvp_conn_was_ended(const kvp_conn_t *conn)
     return atomic_load_explicit(&conn->state, memory_order_acquire) == CONN_ENDED;
 }
 
-/* ---- sending */
-/* flush_out sends the queued bytes. OK also for a partial send: has_out is then set, and the leader
- * continues. */
+/* ---- sending frames */
+/* flush_out sends the queued bytes. It returns OK also after a partial send: has_out is then set, and the leader
+ * sends the rest. */
 static kvp_err_t
 flush_out(kvp_conn_t *conn)
 {
@@ -227,7 +225,7 @@ flush_out(kvp_conn_t *conn)
     return err == KVP_EAGAIN ? KVP_OK : err;
 }
 
-/* Queues whole frames and sends as much as the socket takes. */
+/* Queues whole frames and sends as many bytes as the socket accepts. */
 static kvp_err_t
 send_frames(kvp_conn_t *conn, const void *frames, size_t len)
 {
@@ -241,7 +239,7 @@ send_frames(kvp_conn_t *conn, const void *frames, size_t len)
     }
     kvp_buf_append(out, frames, len);
     err = out->err;
-    out->err = KVP_OK; /* nothing was appended then: the frames before it are whole */
+    out->err = KVP_OK; /* after an error no byte was appended, so the earlier frames are complete */
     if (err == KVP_OK) err = flush_out(conn);
     pthread_mutex_unlock(&conn->out_lock);
     if (conn->has_out) kvp_wake(conn->kick);
@@ -256,8 +254,8 @@ post_frame(kvp_conn_t *conn, kvp_buf_t *frame, uint64_t id)
     return send_frames(conn, frame->data, frame->len);
 }
 
-/* Sends a request that the master answers at once. No call waits for the answer; its arrival shows
- * that the master lives. */
+/* Sends a request that the master answers at once. No call waits for the answer, but its arrival shows that the
+ * master is alive. */
 static void
 send_ping(kvp_conn_t *conn)
 {
@@ -270,7 +268,7 @@ send_ping(kvp_conn_t *conn)
     kvp_buf_fini(&frame);
 }
 
-/* ---- the end of a connection. Caller holds conn->lock. */
+/* ---- the end of a connection. The callers of the _locked functions and of wake_all hold conn->lock. */
 static void
 wake_all(kvp_conn_t *conn)
 {
@@ -305,7 +303,7 @@ kvp_conn_interrupt(kvp_conn_t *conn, bool is_on)
     kvp_wake(conn->kick);
 }
 
-/* ---- receiving */
+/* ---- receiving answers */
 static bool
 is_worth_spinning(const kvp_conn_t *conn)
 {
@@ -330,8 +328,8 @@ sleep_on_socket(kvp_conn_t *conn, uint64_t deadline_ns)
     }
 }
 
-/* read_some is the leader's turn at the socket: OK with something received, EAGAIN with nothing (a kick, the deadline),
- * or the connection's end. */
+/* read_some is the leader's turn to read the socket. OK: bytes were received; EAGAIN: none (a kick, or the deadline);
+ * or the error that ends the connection. */
 static kvp_err_t
 read_some(kvp_conn_t *conn, uint64_t deadline_ns, uint64_t spin_ns)
 {
@@ -359,7 +357,7 @@ find_call(kvp_conn_t *conn, uint64_t id)
     return NULL;
 }
 
-/* The hold or the reservation that an answer gives; 0 = none. */
+/* Returns the ticket of the hold or reservation that an answer grants; 0 = none. */
 static uint64_t
 ticket_of(const kvp_frame_t *answer)
 {
@@ -375,8 +373,8 @@ ticket_of(const kvp_frame_t *answer)
     return ticket;
 }
 
-/* Handles an answer whose call has timed out. The answer may grant protection; release it, because
- * no caller will. */
+/* Handles an answer whose call is over, for example after its deadline. The answer may grant a hold or reservation;
+ * release it, because no caller will. */
 static void
 release_late(kvp_conn_t *conn, const kvp_frame_t *answer)
 {
@@ -394,7 +392,8 @@ has_releases(const kvp_conn_t *conn)
     return conn->releases.len > 0 || conn->releases.err != KVP_OK;
 }
 
-/* Without memory for a release, the session's end releases the protection. */
+/* Sends the queued releases. If they cannot be sent, the connection is broken, and the end of the session releases
+ * the tickets. */
 static void
 send_releases(kvp_conn_t *conn)
 {
@@ -405,7 +404,7 @@ send_releases(kvp_conn_t *conn)
     if (err != KVP_OK) kvp_conn_break(conn);
 }
 
-/* Gives the arrived answers to their calls. Caller leads and holds conn->lock. */
+/* Gives the received answers to their calls. The caller is the leader and holds conn->lock. */
 static kvp_err_t
 deliver_answers(kvp_conn_t *conn)
 {
@@ -423,7 +422,7 @@ deliver_answers(kvp_conn_t *conn)
         kvp_buf_reset(call->reply);
         kvp_buf_append(call->reply, frame.head - KVP_FRAME_HDR_BYTES, KVP_FRAME_HDR_BYTES + frame.hdr.length);
         call->err = call->reply->err;
-        /* without memory the call cannot get the answer, so no caller owns the protection */
+        /* without memory for the answer no caller gets the ticket, so release it */
         if (call->err != KVP_OK) release_late(conn, &frame);
         call->is_done = true;
         pthread_cond_signal(&call->wake);
@@ -440,7 +439,7 @@ note_arrival(kvp_conn_t *conn)
     conn->is_silent = false;
 }
 
-/* One turn as leader. Caller holds conn->lock, which is released meanwhile. */
+/* Does one turn as leader. The caller holds conn->lock; the function releases it during the turn. */
 static void
 lead_turn(kvp_conn_t *conn, uint64_t deadline_ns)
 {
@@ -462,9 +461,9 @@ lead_turn(kvp_conn_t *conn, uint64_t deadline_ns)
     if (err != KVP_OK && err != KVP_EAGAIN) break_locked(conn);
 }
 
-/* Returns true if a call with silence_ns should give up, else sets *until_ns to the time of the
- * next check. At least half of the silence follows a ping, so that a caller that was not scheduled
- * meanwhile does not give up wrongly. Caller holds conn->lock, which is released for a ping. */
+/* Returns true if a call with silence_ns should give up, else sets *until_ns to the time of the next check. At least
+ * half of the silence follows a ping, so that a caller that was not scheduled meanwhile does not give up wrongly. The
+ * caller holds conn->lock; the function releases it to send a ping. */
 static bool
 is_in_vain(kvp_conn_t *conn, const call_t *call, uint64_t now_ns, uint64_t *until_ns)
 {
@@ -476,7 +475,7 @@ is_in_vain(kvp_conn_t *conn, const call_t *call, uint64_t now_ns, uint64_t *unti
         pthread_mutex_unlock(&conn->lock);
         send_ping(conn);
         pthread_mutex_lock(&conn->lock);
-        *until_ns = now_ns; /* what has arrived meanwhile is looked at first */
+        *until_ns = now_ns; /* bytes that have arrived meanwhile are read first */
         return false;
     }
     end_ns = since_ns + (conn->pinged_ns == 0 ? half_ns : call->silence_ns);
@@ -489,8 +488,8 @@ is_in_vain(kvp_conn_t *conn, const call_t *call, uint64_t now_ns, uint64_t *unti
     return true;
 }
 
-/* Calls the watch where its time has come; else *until_ns is no later than that. Caller holds
- * conn->lock, which is released meanwhile. */
+/* Calls the watch function and returns true if it is due; else lowers *until_ns to the time when it is due. The
+ * caller holds conn->lock; the function releases it during the call. */
 static bool
 was_watched(kvp_conn_t *conn, const call_t *call, uint64_t now_ns, uint64_t *until_ns)
 {
@@ -543,7 +542,7 @@ enlist_call(kvp_conn_t *conn, call_t *call)
     pthread_mutex_unlock(&conn->lock);
 }
 
-/* Wakes a waiting call to lead, if no call leads. Caller holds conn->lock. */
+/* Wakes a waiting call to become the leader, if there is no leader. The caller holds conn->lock. */
 static void
 wake_one(kvp_conn_t *conn)
 {
@@ -572,7 +571,7 @@ kvp_conn_call_soon(kvp_conn_t *conn, kvp_buf_t *frame, uint64_t deadline_ns, uin
     kvp_err_t err;
     size_t used;
 
-    enlist_call(conn, &call); /* enlist before sending: the answer must find the call */
+    enlist_call(conn, &call); /* first enter the call in the list, because the answer must find it */
     err = post_frame(conn, frame, call.id);
     pthread_mutex_lock(&conn->lock);
     if (err == KVP_DISCONNECTED) break_locked(conn);
@@ -619,7 +618,7 @@ kvp_conn_queue(kvp_conn_t *conn, const kvp_buf_t *frame)
     if (frame->err != KVP_OK) return;
     pthread_mutex_lock(&conn->out_lock);
     if (kvp_framed_out_bytes(&conn->framed) < OUT_MAX) kvp_buf_append(out, frame->data, frame->len);
-    out->err = KVP_OK; /* nothing was appended then: the frames before it are whole */
+    out->err = KVP_OK; /* after an error no byte was appended, so the earlier frames are complete */
     pthread_mutex_unlock(&conn->out_lock);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - The answer is not parsed as JSON: the code reads only the text after "value", which is base64
- *   and so contains no quote.
- * - libcurl stays loaded: its resolver may have threads. */
+ * - The answer is not parsed as JSON: the code reads only the text after "value", which is base64 and so contains no
+ *   quote.
+ * - libcurl stays loaded, because its resolver may have threads. */
 #include "net/discover.h"
 
 #include "common/buf.h"
@@ -45,7 +45,7 @@ static struct {
 #undef X
 } libs;
 static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-static const char *why_not; /* NULL = loaded */
+static const char *why_not; /* why libcurl cannot be used; NULL = it is loaded */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 struct kvp_discover {
@@ -53,12 +53,12 @@ struct kvp_discover {
     size_t members_n;
     char body[sizeof "{\"key\":\"\",\"range_end\":\"\"}" + 4 * (CLUSTER_MAX + 32)];
     CURLM *multi;
-    CURL *easy; /* NULL = no request is under way */
-    size_t member; /* the member of the current request, or of the next one */
-    size_t failed_n; /* failed members in a row, in this round */
+    CURL *easy; /* the running request; NULL = none */
+    size_t member; /* index of the member of the running request, or of the next one */
+    size_t failed_n; /* members that failed in a row, in this round */
     size_t unknown_n; /* questions in a row that failed because a name does not resolve */
-    bool was_known; /* some member's name has resolved */
-    uint64_t next_ns; /* when a round may begin */
+    bool was_known; /* the name of some member has resolved */
+    uint64_t next_ns; /* time before which no new round begins */
     kvp_buf_t answer;
     char why[512];
 };
@@ -82,7 +82,7 @@ load_libcurl(void)
     why_not = is_whole && libs.curl_global_init(CURL_GLOBAL_ALL) == CURLE_OK ? NULL : "libcurl.so.4 cannot be used";
 }
 
-/* ---- the list, and the question */
+/* ---- the list of members, and the question to etcd */
 static kvp_err_t
 read_list(kvp_discover_t *d, const char *list)
 {
@@ -142,9 +142,9 @@ write_question(kvp_discover_t *d, const char *cluster)
     return KVP_OK;
 }
 
-/* ---- the answer */
-/* Decodes up to the first character that is not base64; cuts long values. Returns the end of the
- * decoded text. */
+/* ---- the answer of etcd */
+/* Decodes base64 until the first other character; cuts values that are too long. Returns the end of the decoded
+ * text. */
 static const char *
 decode_base64(const char *at, const char *end, char out[VALUE_MAX + 1])
 {
@@ -171,7 +171,7 @@ read_masters(const kvp_buf_t *answer, kvp_hostport_t *at_out, size_t max)
     while (n < max && at < end && (at = memmem(at, (size_t)(end - at), mark, sizeof mark - 1)) != NULL) {
         for (at += sizeof mark - 1; at < end && strchr(": \t\n\r\"", *at) != NULL && *at != '\0';)
             at++;
-        at = decode_base64(at, end, value); /* "id=... address=HOST:PORT ..." */
+        at = decode_base64(at, end, value); /* the decoded text is "id=... address=HOST:PORT ..." */
         address = strstr(value, " address=");
         if (address == NULL || sscanf(address, " address=%263s", text) != 1) continue;
         n += kvp_parse_hostport(text, &at_out[n]) == KVP_OK;
@@ -179,7 +179,7 @@ read_masters(const kvp_buf_t *answer, kvp_hostport_t *at_out, size_t max)
     return n;
 }
 
-/* ---- asking */
+/* ---- requests to etcd */
 static size_t
 on_bytes(char *bytes, size_t one, size_t n, void *arg)
 {
@@ -218,7 +218,7 @@ ask_member(kvp_discover_t *d)
         return;
     }
     libs.curl_easy_setopt(easy, CURLOPT_URL, d->urls[d->member]);
-    libs.curl_easy_setopt(easy, CURLOPT_PROXY, ""); /* overrides the proxy settings of the environment */
+    libs.curl_easy_setopt(easy, CURLOPT_PROXY, ""); /* ignores the proxy settings of the environment */
     libs.curl_easy_setopt(easy, CURLOPT_POSTFIELDS, d->body);
     libs.curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, MEMBER_MS);
     libs.curl_easy_setopt(easy, CURLOPT_FORBID_REUSE, 1L);
@@ -234,7 +234,7 @@ ask_member(kvp_discover_t *d)
     fail_member(d, "no memory");
 }
 
-/* Reads the finished request of one member, if any. Returns the number of masters in the answer. */
+/* Reads the answer of the running request, if it is complete. Returns the number of masters in the answer. */
 static size_t
 read_answer(kvp_discover_t *d, kvp_hostport_t *at_out, size_t max)
 {
@@ -297,7 +297,7 @@ kvp_discover_why(const kvp_discover_t *d)
     return d->why;
 }
 
-/* ---- life */
+/* ---- create and destroy */
 kvp_err_t
 kvp_discover_create(const char *list, const char *cluster, kvp_discover_t **discover_out)
 {

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The framed connection: one send or receive call a turn, and two buffers.
+ * The framed connection: one send or receive call at a time, and two buffers.
  *
- * Design notes. Frames follow each other without padding, but a tail has to be 8-aligned in memory
- * for use in place. So kvp_framed_next moves an unaligned frame down into the space of the previous
- * frame. The buffer for a long frame grows as its bytes arrive, never to the length that its header
- * claims. */
+ * Design notes. Frames follow each other without padding, but a tail has to be 8-aligned in memory to be used in
+ * place. So kvp_framed_next moves an unaligned frame down into the space of the previous frame. The buffer for a long
+ * frame grows as its bytes arrive, never to the length that its header claims. */
 #include "net/framed.h"
 
 #include "common/waits.h"
@@ -71,8 +70,8 @@ kvp_framed_adopt(kvp_framed_t *c, int fd, bool is_unix)
     return KVP_OK;
 }
 
-/* A connect to a free port of this host's ephemeral range can meet itself: the kernel picks that
- * very port as source. */
+/* Returns true if the socket is connected to itself: a connect to a free port of this host's ephemeral range can do
+ * so, because the kernel may choose the same port as source. */
 static bool
 is_connected_to_itself(int fd)
 {
@@ -86,7 +85,8 @@ is_connected_to_itself(int fd)
     return here_len == there_len && memcmp(&here, &there, here_len) == 0;
 }
 
-/* EAGAIN: the queue of the Unix listener is full, and poll does not report when it has room again. */
+/* Connects a Unix socket. If the listener's queue is full (EAGAIN) it retries after a pause, because poll does not
+ * report when the queue has room again. */
 static kvp_err_t
 connect_unix_fd(int fd, const struct sockaddr_un *to, socklen_t len, const _Atomic bool *is_given_up,
                 uint64_t deadline_ns)
@@ -159,7 +159,7 @@ kvp_framed_connect_begin(kvp_framed_t *c, const struct sockaddr *to, socklen_t l
 
     if (fd < 0) {
         note_errno(c, errno);
-        return KVP_SYS; /* a host without that address family, or no descriptors are left */
+        return KVP_SYS; /* the host has no such address family, or no descriptors are left */
     }
     kvp_forkguard_add(fd);
     if (connect(fd, to, len) < 0 && errno != EINTR && errno != EINPROGRESS) {
@@ -230,8 +230,8 @@ kvp_framed_out_fds(kvp_framed_t *c, size_t at, const int *fds, int n)
     return KVP_OK;
 }
 
-/* send_some makes one send call: up to the byte that carries descriptors, or from this byte on with
- * the descriptors. */
+/* send_some makes one send call: up to the byte that carries descriptors, or from this byte on together with the
+ * descriptors. */
 static ssize_t
 send_some(kvp_framed_t *c)
 {
@@ -295,10 +295,9 @@ kvp_framed_out_bytes(const kvp_framed_t *c)
     return c->out.len - c->out_at;
 }
 
-/* take_control keeps the descriptors of one message. PROTO if the peer sent more than may wait
- * here; SYS if this process may not have as many. The kernel reports both with the same flag, but
- * it cuts an over-long list at the size of our buffer. On an error no descriptor of the message is
- * kept. */
+/* take_control keeps the descriptors that arrived with a message. PROTO if the peer sent more than fds_in has room
+ * for; SYS if this process may not have as many. The kernel reports both with the same flag, but it cuts a too long
+ * list at the size of our buffer. On an error no descriptor of the message is kept. */
 static kvp_err_t
 take_control(kvp_framed_t *c, struct msghdr *msg)
 {
@@ -331,8 +330,8 @@ take_control(kvp_framed_t *c, struct msghdr *msg)
     return KVP_SYS;
 }
 
-/* recv_room drops consumed bytes and returns room to read into; a frame with many bytes already
- * received gets more room. */
+/* recv_room drops consumed bytes and returns space to read into. If many bytes of a frame have arrived already, the
+ * space is as large as these bytes. */
 static uint8_t *
 recv_room(kvp_framed_t *c)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Hello and single questions. A stranger may listen at the configured address, so no part of an
- * answer is trusted. */
+ * Hello, and questions with one answer. A stranger may listen at the configured address, so no part of an answer is
+ * trusted. */
 #include "net/hello.h"
 
 #include "common/waits.h"
@@ -45,7 +45,7 @@ kvp_exchange(kvp_framed_t *c, uint64_t request_id, uint64_t deadline_ns, kvp_fra
             return KVP_OK;
         if (!has) err = kvp_framed_recv(c);
         if (err != KVP_OK && err != KVP_EAGAIN) break;
-        if (kvp_now_ns() >= deadline_ns) return KVP_DEADLINE; /* also where it sends and sends, but no answer */
+        if (kvp_now_ns() >= deadline_ns) return KVP_DEADLINE; /* also if other frames arrive all the time */
         if (kvp_is_given_up(c->is_given_up)) return KVP_CLOSED;
         if (err == KVP_EAGAIN) kvp_poll_slice(&p, deadline_ns);
         err = KVP_OK;

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A master has up to two connections: one with WATCH sent, and one under construction, which
- *   replaces the first. The first may be dead without a sign, and stays in use until its
- *   replacement works.
- * - All work happens in turns (poll_masters): begin the due connections, wait for any of the
- *   sockets, read the arrived answers. A find takes turns until a master leads; a tend is one turn
- *   without the wait.
- * - An answer to WATCH is sent once and becomes stale. If its term is no news to the caller, the
- *   find forgets the answer and asks the master again. */
+ * - A master has up to two connections: one on which WATCH was sent, and a new one that is being opened and then
+ *   replaces the first. The first connection may be dead without a sign, and stays in use until its replacement
+ *   works.
+ * - All work happens in turns (poll_masters): begin the connections that are due, wait for any of the sockets, read
+ *   the arrived answers. A find takes turns until a master leads; a tend is one turn without the wait.
+ * - An answer to WATCH is sent once and becomes stale. If its term is not higher than the last known term, the find
+ *   forgets the answer and asks the master again. */
 #include "net/masters.h"
 
 #include "net/discover.h"
@@ -23,14 +22,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WATCH_ID 2u /* differs from the id of Hello, which follows */
+#define WATCH_ID 2u /* differs from the id of Hello, which follows on the same connection */
 #define BACKOFF_FIRST_MS 20u
 #define BACKOFF_DOUBLINGS 4u
-#define STOOD_NS (1 * KVP_NS_PER_S) /* after a connection of this age has ended, reconnect soon */
+#define STOOD_NS (1 * KVP_NS_PER_S) /* a connection that lasted this long clears the count of failures */
 #define CONNECT_MAX_NS (1 * KVP_NS_PER_S)
-#define CONNECT_NEXT_NS (300 * KVP_NS_PER_MS) /* the same where the host has other addresses */
-#define RENEW_NS (300 * KVP_NS_PER_MS) /* after this time a find checks connections older than itself */
-#define RENEW_AGE_NS (2 * KVP_NS_PER_S) /* and at least of this age */
+#define CONNECT_NEXT_NS (300 * KVP_NS_PER_MS) /* time limit of one attempt if the host has further addresses */
+#define RENEW_NS (300 * KVP_NS_PER_MS) /* after this time a find replaces connections that are older than itself */
+#define RENEW_AGE_NS (2 * KVP_NS_PER_S) /* only connections of at least this age are replaced */
 #define WHY_MAX 512u
 #define NAME_POLL_NS (10 * KVP_NS_PER_MS)
 #define ALIVE_IDLE_S 2
@@ -39,28 +38,28 @@
 
 typedef struct {
     kvp_hostport_t at;
-    kvp_framed_t conn; /* WATCH was sent; fd -1 = none */
-    uint64_t since_ns; /* when the connection was made */
-    uint32_t term; /* the term in which the master leads, reported on conn; 0 = none reported */
-    kvp_framed_t fresh; /* being made; fd -1 = none */
-    uint64_t fresh_ns; /* start of the new connection */
-    size_t nth, addrs_n; /* the next of the host's addresses, and how many there were */
-    uint32_t failed_n; /* in a row */
-    const char *why; /* the last attempt failed; static storage, NULL = none has, since one succeeded */
-    bool is_unknown; /* it failed because its name does not resolve, and never did */
-    uint64_t next_ns; /* no attempt before this time */
+    kvp_framed_t conn; /* the connection on which WATCH was sent; fd -1 = none */
+    uint64_t since_ns; /* time at which conn was opened */
+    uint32_t term; /* term in which the master leads, as it reported on conn; 0 = it has not reported */
+    kvp_framed_t fresh; /* the new connection that is being opened; fd -1 = none */
+    uint64_t fresh_ns; /* time at which the attempt to open `fresh` began */
+    size_t nth, addrs_n; /* index of the host's address to try next, and number of addresses */
+    uint32_t failed_n; /* failed attempts in a row */
+    const char *why; /* why the last attempt failed; static text; NULL = no failure */
+    bool is_unknown; /* the last attempt failed because the host's name does not resolve, and never did */
+    uint64_t next_ns; /* time before which no attempt begins */
 } master_t;
 
 struct kvp_masters {
     kvp_names_t *names;
-    kvp_discover_t *discover; /* NULL = all were named; used by who finds */
-    pthread_mutex_t lock; /* a find holds it all the time; guards the fields below */
+    kvp_discover_t *discover; /* masters as etcd lists them; NULL = the list names them; used by the finding thread */
+    pthread_mutex_t lock; /* guards the fields below; a find holds it all the time */
     master_t all[KVP_MASTERS_MAX];
-    size_t n; /* changes only with discover */
-    const master_t *found; /* last; NULL = none was */
-    uint32_t term; /* the highest term of any find, or of a session */
-    uint64_t find_ns; /* when the find began that is under way; 0 = none is */
-    char why[WHY_MAX]; /* used by the finding thread only */
+    size_t n; /* number of masters; changes only with discover */
+    const master_t *found; /* the master that was found last; NULL = none */
+    uint32_t term; /* highest term of any find or session */
+    uint64_t find_ns; /* time at which the running find began; 0 = no find is running */
+    char why[WHY_MAX]; /* why the last find failed; used by the finding thread only */
 };
 
 /* ---- one master */
@@ -72,7 +71,7 @@ back_off(master_t *x, uint64_t now_ns)
     x->next_ns = now_ns + (ms / 2 + kvp_random_u64() % ms) * KVP_NS_PER_MS;
 }
 
-/* conn goes, to the caller or for good. */
+/* Forgets the connection, which the caller has taken over or closed. Sets the time of the next attempt. */
 static void
 leave_conn(master_t *x, uint64_t now_ns)
 {
@@ -89,7 +88,7 @@ drop_conn(master_t *x, uint64_t now_ns)
     leave_conn(x, now_ns);
 }
 
-/* Tries the next address at once, except after a whole round of addresses. */
+/* Ends a failed attempt. The next address is tried at once, except after all addresses have failed. */
 static void
 fail_fresh(master_t *x, uint64_t now_ns)
 {
@@ -115,8 +114,8 @@ begin_conn(master_t *x, kvp_names_t *names, uint64_t now_ns)
         fail_fresh(x, now_ns);
 }
 
-/* A silent connection would outlive its host without keep-alive. In a session the heartbeat detects
- * a dead host. */
+/* Turns keep-alive on or off. Without keep-alive a silent connection would stay open after its host died. In a
+ * session the heartbeat detects a dead host. */
 static void
 keep_alive(int fd, bool is_on)
 {
@@ -177,7 +176,7 @@ read_watch(const kvp_frame_t *frame, uint32_t *term_out)
     return *term_out == 0 ? KVP_PROTO : KVP_OK;
 }
 
-/* Its answer, or its end. */
+/* Reads the master's answer to WATCH, or closes the connection if it has ended. */
 static void
 read_answers(master_t *x, uint64_t now_ns)
 {
@@ -191,8 +190,8 @@ read_answers(master_t *x, uint64_t now_ns)
     if (err != KVP_OK && err != KVP_EAGAIN) drop_conn(x, now_ns);
 }
 
-/* ---- all masters. Callers of these functions hold m->lock. */
-/* When a connection to it has to be begun. */
+/* ---- all masters. The callers of these functions hold m->lock. */
+/* Returns the time at which a new connection to the master must be begun; UINT64_MAX = never. */
 static uint64_t
 begin_at(const kvp_masters_t *m, const master_t *x)
 {
@@ -225,7 +224,7 @@ poll_masters(kvp_masters_t *m, uint64_t until_ns)
     }
 }
 
-/* Returns the leader with the highest term above `term`; NULL = none. */
+/* Returns the master that leads with the highest term above `term`; NULL = none. */
 static master_t *
 best_above(kvp_masters_t *m, uint32_t term)
 {
@@ -264,7 +263,7 @@ fini_master(master_t *x)
     kvp_framed_fini(&x->fresh);
 }
 
-/* Masters that were known before keep their connections. */
+/* Replaces the list of masters. Masters that are in the old list keep their connections. */
 static void
 replace_masters(kvp_masters_t *m, const kvp_hostport_t *at, size_t n)
 {
@@ -291,7 +290,7 @@ replace_masters(kvp_masters_t *m, const kvp_hostport_t *at, size_t n)
     m->found = NULL;
 }
 
-/* Asks etcd for the masters, when due. Returns the time of the next question. */
+/* Asks etcd for the masters, if the question is due. Returns the time of the next question. */
 static uint64_t
 look_up(kvp_masters_t *m)
 {
@@ -313,7 +312,7 @@ begin_find(kvp_masters_t *m)
 
         if (x->term != 0 && x->term <= m->term) drop_conn(x, m->find_ns);
     }
-    poll_masters(m, 0); /* read all arrived bytes before choosing */
+    poll_masters(m, 0); /* read all arrived bytes before the choice */
 }
 
 static void
@@ -327,7 +326,7 @@ give_out(kvp_masters_t *m, master_t *x, const _Atomic bool *is_given_up, kvp_fra
     leave_conn(x, kvp_now_ns());
 }
 
-/* ---- reasons */
+/* ---- reasons of a failure */
 static bool
 are_unknown(const kvp_masters_t *m)
 {
@@ -343,8 +342,8 @@ why_unknown(const char *text, char *dst, size_t cap)
     return dst;
 }
 
-/* Describes each master. On an open connection without a term the master has not reported that it
- * leads. */
+/* Writes the reasons of a failed find to m->why. If a master's connection is open, the reason is that the master does
+ * not claim to lead. */
 static void
 write_why(kvp_masters_t *m, bool is_any_there)
 {
@@ -442,7 +441,7 @@ kvp_masters_tend(kvp_masters_t *m, uint32_t term)
         return false; /* the finding thread serves all connections */
     m->term = (uint32_t)kvp_max_u64(m->term, term);
     poll_masters(m, 0);
-    is_outdated = best_above(m, m->term) != NULL; /* not a master that was found before and refused */
+    is_outdated = best_above(m, m->term) != NULL; /* a master that was found before, and refused, does not count */
     pthread_mutex_unlock(&m->lock);
     return is_outdated;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A few entries, each a name: under resolution by one thread, or answered a moment ago. All
- *   callers of a name wait for its entry. When every entry is under resolution, callers of another
- *   name wait for the first free entry. So there are never more threads than entries.
- * - A thread that is stuck in the resolver cannot be ended. It holds a reference, and the last
- *   reference frees all. */
+ * - There are a few entries. Each entry has a name, which one thread is resolving or which was resolved a moment ago.
+ *   All callers that need a name wait for its entry. If all entries are being resolved, callers of another name wait
+ *   for the first free entry. So there are never more threads than entries.
+ * - A thread that is stuck in the resolver cannot be ended. Each thread has a reference to kvp_names, and the last
+ *   reference frees everything. */
 #include "net/names.h"
 
 #include "common/waits.h"
@@ -18,31 +18,31 @@
 
 #define ENTRIES 8u
 #define ADDRS_MAX 8u
-#define FOUND_NS (5 * KVP_NS_PER_S) /* how long an answer counts */
+#define FOUND_NS (5 * KVP_NS_PER_S) /* how long an answer of the resolver is used */
 #define NOT_FOUND_NS (1 * KVP_NS_PER_S)
 
 typedef struct {
-    size_t n; /* 0 = the name does not exist */
-    int gai; /* of getaddrinfo, where n is 0 */
+    size_t n; /* number of addresses; 0 = the name does not exist */
+    int gai; /* error of getaddrinfo, if n is 0 */
     bool was_found; /* an earlier answer had addresses */
     struct {
-        struct sockaddr_storage addr; /* of port 0 */
+        struct sockaddr_storage addr; /* the address, with port 0 */
         socklen_t len;
     } at[ADDRS_MAX];
 } addrs_t;
 
 typedef struct {
     kvp_names_t *names;
-    char host[KVP_HOST_MAX]; /* "" = unused; does not change while is_asked */
+    char host[KVP_HOST_MAX]; /* the name; "" = unused entry; does not change while is_asked */
     bool is_asked; /* a thread is resolving the name */
-    uint64_t until_ns; /* the answer counts */
+    uint64_t until_ns; /* time until which the answer is used */
     addrs_t addrs;
 } entry_t;
 
 struct kvp_names {
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* is_asked of some entry */
-    uint32_t refs; /* the owner, and the threads; guarded by lock, like the entries */
+    pthread_cond_t changed; /* signals a change of is_asked in some entry */
+    uint32_t refs; /* references of the owner and of the threads; lock guards this field and the entries */
     entry_t entries[ENTRIES];
 };
 
@@ -64,7 +64,7 @@ ask_system(const char *host, int flags, addrs_t *addrs)
     freeaddrinfo(list);
 }
 
-/* Caller holds names->lock; the call releases the lock and may free names. */
+/* Releases a reference and names->lock, which the caller holds. The last release frees names. */
 static void
 unref_locked(kvp_names_t *names)
 {
@@ -95,7 +95,7 @@ resolve_in_thread(void *arg)
     return NULL;
 }
 
-/* ---- entries. Callers of *_locked hold names->lock. */
+/* ---- entries. The callers of the _locked functions hold names->lock. */
 static entry_t *
 find_locked(kvp_names_t *names, const char *host)
 {
@@ -104,7 +104,7 @@ find_locked(kvp_names_t *names, const char *host)
     return NULL;
 }
 
-/* The entry that was answered longest ago, or never used; NULL = all are being asked for. */
+/* Returns an unused entry or the one that was answered longest ago; NULL = all entries are being resolved. */
 static entry_t *
 oldest_locked(kvp_names_t *names)
 {
@@ -131,8 +131,8 @@ ask_locked(kvp_names_t *names, entry_t *e, const char *host)
     return KVP_OK;
 }
 
-/* Looks up a name in the cache: OK, UNREACHABLE (the name does not exist), EAGAIN (a thread
- * resolves the name, or will once an entry is free), SYS. */
+/* Looks up a name in the cache. OK; UNREACHABLE: the name does not exist; EAGAIN: a thread is resolving the name, or
+ * will do so once an entry is free; SYS. */
 static kvp_err_t
 look_locked(kvp_names_t *names, const char *host, addrs_t *addrs)
 {
@@ -148,8 +148,8 @@ look_locked(kvp_names_t *names, const char *host, addrs_t *addrs)
     return err == KVP_OK ? KVP_EAGAIN : err;
 }
 
-/* Blocks until deadline_ns; with 0 returns EAGAIN at once. A numeric address needs no look-up.
- * Closing the handle does not wake waiting threads: they poll c's flag. */
+/* Finds the addresses of a host. Blocks until deadline_ns; with deadline_ns 0 it returns EAGAIN instead of waiting. A
+ * numeric address needs no look-up. Closing the handle does not wake waiting threads: they poll *c->is_given_up. */
 static kvp_err_t
 resolve_host(kvp_names_t *names, const char *host, uint64_t deadline_ns, kvp_framed_t *c, addrs_t *addrs)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The events that one thread of the node waits for, and their wake. */
+ * Wakes a thread through an eventfd, and joins several answers to one wake-up (gather). */
 #ifndef KVP_NET_WAKE_H
 #define KVP_NET_WAKE_H
 
@@ -8,19 +8,19 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-/* kvp_wake adds to an eventfd; any thread. */
+/* kvp_wake wakes the thread that polls the eventfd. Any thread may call. */
 static inline void
 kvp_wake(int wake_fd)
 {
     uint64_t one = 1;
 
-    /* Fails only with the counter full, and then it is readable anyway. */
+    /* write fails only if the counter is full, and then the eventfd is readable anyway */
     if (write(wake_fd, &one, sizeof one) < 0) return;
 }
 
-/* A gather joins several answers that the control thread awaits without blocking: the thread gives
- * each answering thread a part, and the return of the last part wakes it. The owner holds a part of
- * its own, so the gather cannot end before all parts are given out. */
+/* A gather joins several answers for which the control thread waits without blocking: the thread gives each answering
+ * thread a part, and the return of the last part wakes it. The owner keeps one part itself, so the gather cannot end
+ * before all parts are given out. */
 typedef struct {
     int wake_fd; /* eventfd of the control thread; borrowed */
     _Atomic uint32_t left;
@@ -39,7 +39,7 @@ kvp_gather_add(kvp_gather_t *g)
     atomic_fetch_add(&g->left, 1);
 }
 
-/* kvp_gather_done returns a part, from any thread. The gather may be freed before the call returns. */
+/* kvp_gather_done returns a part, from any thread. The gather may be freed by its owner before the call returns. */
 static inline void
 kvp_gather_done(kvp_gather_t *g)
 {
@@ -48,7 +48,7 @@ kvp_gather_done(kvp_gather_t *g)
     if (atomic_fetch_sub(&g->left, 1) == 1) kvp_wake(wake_fd);
 }
 
-/* kvp_gather_end returns the owner's part; true = the owner's part was the last, and no wake
+/* kvp_gather_end returns the owner's part. Returns true if the owner's part was the last part; then no wake-up
  * follows. */
 static inline bool
 kvp_gather_end(kvp_gather_t *g)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvpool_p2p_submit and poll: queues, and threads that run kvpool_p2p_transfer. The threads start
- * as work arrives and end with the endpoint. A result stays until the caller reads it.
+ * kvpool_p2p_submit and kvpool_p2p_poll: queues of transfers, and threads that run them as kvpool_p2p_transfer does.
+ * The threads start when work arrives and end with the endpoint. A result stays until the caller reads it.
  *
- * Design notes. Each peer with jobs has a queue of its own, and at most A_PEER of its jobs run. A
- * stopped peer occupies as many threads until their deadlines, and the others continue as long as
+ * Design notes. Each peer with jobs has a queue of its own, and at most A_PEER of its jobs run at a time. A peer that
+ * stopped answering occupies A_PEER threads until the deadlines of its jobs. Transfers to other peers go on while
  * fewer than THREADS_MAX / A_PEER peers are stopped. Queues take turns. */
 #include "p2p/endpoint.h"
 
@@ -18,40 +18,40 @@
 #define A_PEER 2u
 #define JOBS_MAX 4096u
 
-/* A peer with jobs that wait or run. */
+/* A peer with waiting or running jobs. */
 typedef struct {
-    kvp_list_t link; /* on `peers` */
-    kvp_list_t on_ready; /* on `ready` while a job of it may be begun */
-    kvp_list_t waiting; /* jobs, in the order of submission */
+    kvp_list_t link; /* entry in `peers` */
+    kvp_list_t on_ready; /* entry in `ready` while a job of the peer may begin */
+    kvp_list_t waiting; /* waiting jobs, in the order of submission */
     uint32_t waiting_n, running_n;
     kvp_hostport_t where;
 } peer_t;
 
 typedef struct {
-    kvp_list_t link; /* on `jobs`, in the order of submission */
-    kvp_list_t on_peer; /* on peer->waiting */
-    peer_t *peer; /* NULL = finished */
+    kvp_list_t link; /* entry in `jobs`, in the order of submission */
+    kvp_list_t on_peer; /* entry in peer->waiting */
+    peer_t *peer; /* the peer of the job; NULL = the job is finished */
     uint64_t id;
     kvp_err_t result;
-    kvp_regs_held_t held; /* from the beginning: memory may be freed once it is unregistered */
-    kvp_p2p_transfer_t transfer; /* of the pieces below */
+    kvp_regs_held_t held; /* local memory, held since the submission: callers may free memory once it is unregistered */
+    kvp_p2p_transfer_t transfer; /* the transfer of the pieces in ops */
     kvpool_p2p_op_t ops[];
 } job_t;
 
 struct kvp_p2p_async {
     kvpool_p2p_t *p2p;
-    pthread_mutex_t lock; /* a leaf; guards all below */
-    pthread_cond_t work; /* for the threads */
-    pthread_cond_t done; /* for who polls */
+    pthread_mutex_t lock; /* a leaf: its holder takes no other lock; guards all fields below */
+    pthread_cond_t work; /* wakes the threads */
+    pthread_cond_t done; /* wakes callers of kvpool_p2p_poll */
     kvp_list_t jobs;
     uint32_t jobs_n;
     kvp_list_t peers;
-    kvp_list_t ready; /* peers waiting for a turn, longest first */
+    kvp_list_t ready; /* peers with a job that may begin, the longest waiting first */
     uint64_t last_id;
     bool is_stopping;
     pthread_t threads[THREADS_MAX];
     uint32_t threads_n;
-    uint32_t idle_n; /* threads that wait for work */
+    uint32_t idle_n; /* number of threads that wait for work */
 };
 
 kvp_err_t
@@ -71,7 +71,7 @@ kvp_p2p_async_create(kvpool_p2p_t *p2p, kvp_p2p_async_t **async_out)
     return KVP_OK;
 }
 
-/* ---- peers. Callers hold the lock. */
+/* ---- peers. The callers of these functions hold the lock. */
 static peer_t *
 find_peer(kvp_p2p_async_t *async, const kvp_hostport_t *where)
 {
@@ -96,7 +96,7 @@ make_peer(kvp_p2p_async_t *async, const kvp_hostport_t *where)
     return peer;
 }
 
-/* rank_peer puts the peer in line for a thread, out of the line, or frees it, by its jobs. */
+/* rank_peer updates the peer's place by its jobs: puts it into `ready`, or takes it out, or frees it. */
 static void
 rank_peer(kvp_p2p_async_t *async, peer_t *peer)
 {
@@ -118,7 +118,7 @@ job_free(kvp_p2p_async_t *async, job_t *job)
     free(job);
 }
 
-/* Caller holds the lock, or is alone. */
+/* Frees a job. The caller holds the lock, or no other thread uses `async`. */
 static void
 drop_job(kvp_p2p_async_t *async, job_t *job)
 {
@@ -150,7 +150,7 @@ kvp_p2p_async_destroy(kvp_p2p_async_t *async)
     free(async);
 }
 
-/* A job of the peer whose turn it is, or NULL. Caller holds the lock. */
+/* Returns the next job of the peer whose turn it is, or NULL. The caller holds the lock. */
 static job_t *
 begin_next(kvp_p2p_async_t *async)
 {
@@ -162,7 +162,7 @@ begin_next(kvp_p2p_async_t *async)
     job = kvp_list_first(&peer->waiting, job_t, on_peer);
     kvp_list_del(&job->on_peer);
     peer->waiting_n--;
-    kvp_list_del(&peer->on_ready); /* its next turn comes after the others' */
+    kvp_list_del(&peer->on_ready); /* the peer's next turn comes after those of the other peers */
     peer->running_n++;
     rank_peer(async, peer);
     return job;
@@ -197,7 +197,7 @@ worker_main(void *arg)
     return NULL;
 }
 
-/* Jobs that could be begun at once, had they threads. Caller holds the lock. */
+/* Returns the number of jobs that could begin at once with enough threads. The caller holds the lock. */
 static uint32_t
 count_ready(const kvp_p2p_async_t *async)
 {
@@ -211,7 +211,8 @@ count_ready(const kvp_p2p_async_t *async)
     return n;
 }
 
-/* Another thread where too few are idle. Caller holds the lock. SYS only where there is none at all. */
+/* Starts another thread if too few are idle. The caller holds the lock. Returns an error only if there is no thread
+ * at all. */
 static kvp_err_t
 need_thread(kvp_p2p_async_t *async)
 {
@@ -223,7 +224,7 @@ need_thread(kvp_p2p_async_t *async)
     return async->threads_n > 0 ? KVP_OK : err;
 }
 
-/* Caller holds the lock. */
+/* Adds a job to its peer's queue and makes sure that a thread exists. The caller holds the lock. */
 static kvp_err_t
 enqueue_locked(kvp_p2p_async_t *async, const kvp_hostport_t *where, job_t *job)
 {
@@ -287,11 +288,11 @@ kvpool_p2p_submit(kvpool_p2p_t *p2p, const char *peer, int kind, const kvpool_p2
 
     if (err != KVP_OK) return err;
     err = submit_job(p2p, peer, kind, ops, n, deadline_ms, id_out);
-    if (err != KVP_OK) kvp_p2p_count(p2p, err); /* else its thread does */
+    if (err != KVP_OK) kvp_p2p_count(p2p, err); /* after OK the job's thread counts the result */
     return kvp_p2p_leave(p2p, err);
 }
 
-/* Caller holds the lock. */
+/* Returns the job with the id, or NULL. The caller holds the lock. */
 static job_t *
 find_job(kvp_p2p_async_t *async, uint64_t id)
 {
@@ -318,7 +319,7 @@ poll_job(kvp_p2p_async_t *async, uint64_t id, uint64_t until_ns, int *result_out
         err = kvp_is_given_up(&async->p2p->is_given_up) ? KVP_CLOSED : KVP_EAGAIN;
         if (now_ns >= until_ns || err == KVP_CLOSED) break;
         kvp_cond_wait_until(&async->done, &async->lock, kvp_min_u64(until_ns, now_ns + KVP_POLL_SLICE_NS));
-        err = KVP_NOT_FOUND; /* another thread may have read the result meanwhile */
+        err = KVP_NOT_FOUND; /* another thread may read the result while this one waits */
     }
     if (err == KVP_OK) {
         *result_out = job->result;

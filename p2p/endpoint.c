@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvpool_p2p_*: opening and closing an endpoint, and what its calls begin and end with.
+ * kvpool_p2p_*: opens and closes an endpoint, and begins and ends its calls.
  *
- * Life: as a pool's handle (client/api/pool.c): open, calls of any threads, close (calls under way
- * end with CLOSED, and close waits for them), free. In a forked child every call gives FORKED, and
- * nothing but the endpoint itself is freed. */
+ * Life of an endpoint, as of a pool's handle (client/api/pool.c): open, calls by any threads, close, free. Close
+ * makes running calls end with CLOSED and waits for them. In a forked child every call returns FORKED, and
+ * kvpool_p2p_free frees nothing but the endpoint itself. */
 #include "client/api/verify.h"
 #include "p2p/endpoint.h"
 
@@ -23,13 +23,13 @@
 #define TRANSPORTS_DEFAULT "cma,rdma,tcp"
 #define STAT_V1_BYTES offsetof(kvpool_p2p_stat_t, rdma_bytes)
 #define WHY_MAX 512
-#define OWN_STAGES_MAX 32u /* as many as background transfers: a stopped peer occupies one for each of its transfers */
+#define OWN_STAGES_MAX 32u /* most bounce buffers: one for each background thread, which a stopped peer may occupy */
 #define FLAGS_ALL (KVPOOL_P2P_TOKENS | KVPOOL_P2P_TRACEABLE)
 
-/* Peers belong to no pool; the transport's connections use this id instead. */
+/* Pool id for the transport's connections between peers, which belong to no pool. */
 static const uint8_t pool_of_peers[16] = "kvpool peers 1";
 
-/* ---- every call */
+/* ---- begin and end of every call */
 kvp_err_t
 kvp_p2p_enter(kvpool_p2p_t *p2p)
 {
@@ -67,7 +67,7 @@ kvp_p2p_check(const char *peer, int kind, const kvpool_p2p_op_t *ops, size_t n, 
 
 /* ---- transfers */
 
-/* With what else fails, the lane is not to be used again. */
+/* Returns true if the lane may be used again after a transfer with this result. */
 static bool
 is_lane_good(kvp_err_t err)
 {
@@ -109,8 +109,8 @@ kvp_p2p_run(kvpool_p2p_t *p2p, const kvp_hostport_t *peer, const kvp_p2p_transfe
 
     if (err != KVP_OK) return err;
     err = run_once(p2p, peer, transfer, has_device, false);
-    /* The peer was restarted, or unregistered memory during the transfer: a new lane finds out. A
-     * read with wrong bytes may be repeated; a written range may belong to another transfer by now. */
+    /* Repeat once on a new lane, because the peer may have restarted, or unregistered memory during the transfer. A
+     * read with wrong bytes may be repeated, but a written range may belong to another transfer by now. */
     if (err == KVP_DISCONNECTED || (err == KVP_CORRUPT && !transfer->is_write))
         err = run_once(p2p, peer, transfer, has_device, true);
     return err;
@@ -144,7 +144,7 @@ kvpool_p2p_transfer(kvpool_p2p_t *p2p, const char *peer, int kind, const kvpool_
     return kvp_p2p_leave(p2p, err);
 }
 
-/* ---- single questions */
+/* ---- questions to a peer, outside of transfers */
 typedef kvp_err_t (*question_fn)(kvp_p2p_lane_t *lane, void *arg, uint64_t deadline_ns);
 
 static kvp_err_t
@@ -201,7 +201,7 @@ kvpool_p2p_first_range(kvpool_p2p_t *p2p, const char *peer, uint32_t deadline_ms
 static kvp_err_t
 ask_notify(kvp_p2p_lane_t *lane, void *arg, uint64_t deadline_ns)
 {
-    const char *const *note = arg; /* its name, and its message */
+    const char *const *note = arg; /* note[0] is the name of the notification, note[1] its message */
     const void *records = NULL;
 
     kvp_peer_note_encode(&lane->io.out, kvp_p2p_lane_id(lane), note[0], note[1]);
@@ -233,8 +233,8 @@ kvpool_p2p_take_notify(kvpool_p2p_t *p2p, char **name_out, char **message_out)
     if (name_out == NULL || message_out == NULL) return kvp_p2p_leave(p2p, KVP_INVALID);
     note = kvp_p2p_server_note(p2p->server);
     if (note == NULL) return kvp_p2p_leave(p2p, KVP_NOT_FOUND);
-    /* Both texts follow the note's own record: moved to its beginning they are one allocation for
-     * the caller. */
+    /* Both texts follow the note's header. Move both texts to the beginning of the note: the caller gets one
+     * allocation to free. */
     size_t name_len = strlen(note->name) + 1, message_len = strlen(note->message) + 1;
     *name_out = memmove(note, note->name, name_len + message_len);
     *message_out = *name_out + name_len;
@@ -270,10 +270,10 @@ kvpool_p2p_stat(kvpool_p2p_t *p2p, kvpool_p2p_stat_t *stat_out)
 enum { USE_CMA = 1u << 0, USE_RDMA = 1u << 1, USE_TCP = 1u << 2 };
 
 typedef struct {
-    kvpool_p2p_conf_t conf; /* with defaults */
+    kvpool_p2p_conf_t conf; /* the caller's configuration with defaults */
     kvp_hostport_t listen;
-    uint32_t transports; /* USE_* */
-    bool needs_rdma; /* the caller named it */
+    uint32_t transports; /* bit set of USE_* */
+    bool needs_rdma; /* the caller named the transports: if RDMA is among them, RDMA must work */
     bool trusts_adapters;
 } opening_t;
 
@@ -286,7 +286,7 @@ refuse_opening(const opening_t *o, kvp_err_t err, const char *what, const char *
 static kvp_err_t
 read_transports(opening_t *o)
 {
-    static const char *const words[] = {"cma", "rdma", "tcp"}; /* in the order of USE_* */
+    static const char *const words[] = {"cma", "rdma", "tcp"}; /* in the order of the bits USE_* */
     const char *at = o->conf.transports;
 
     for (;;) {
@@ -315,7 +315,7 @@ read_conf(const kvpool_p2p_conf_t *conf, opening_t *o)
         if (o->conf.detail != NULL && o->conf.detail_cap > 0) o->conf.detail[0] = '\0';
     }
     if (o->conf.listen == NULL || o->conf.listen[0] == '\0') o->conf.listen = LISTEN_DEFAULT;
-    o->needs_rdma = o->conf.transports != NULL && o->conf.transports[0] != '\0'; /* its index in the list */
+    o->needs_rdma = o->conf.transports != NULL && o->conf.transports[0] != '\0'; /* the caller named transports */
     if (!o->needs_rdma) o->conf.transports = TRANSPORTS_DEFAULT;
     if (o->conf.deadline_ms == 0) o->conf.deadline_ms = DEADLINE_DEFAULT_MS;
     if ((o->conf.flags & ~FLAGS_ALL) != 0) return refuse_opening(o, KVP_INVALID, "flags", "unknown flags");
@@ -364,7 +364,8 @@ on_peer_gone(void *arg)
     kvp_p2p_lanes_sweep(&p2p->lanes);
 }
 
-/* Default rdma is left out if it cannot be used; a named device makes rdma required. */
+/* Opens RDMA. If RDMA is only a default and cannot be used, it is left out. It is required if the caller named the
+ * transports or $KVPOOL_RDMA_DEVICE names a device. */
 static kvp_err_t
 open_rdma(kvpool_p2p_t *p2p, const opening_t *o, const kvp_tp_conf_t *tp_conf)
 {
@@ -440,13 +441,13 @@ start_parts(kvpool_p2p_t *p2p, const opening_t *o)
     return kvp_p2p_server_start(&server, &p2p->server, &p2p->port);
 }
 
-/* stop ends all parts, any of which may be missing, but for the memory that was given out. No call is under way. */
+/* Ends all parts of the endpoint that exist, except memory that kvpool_p2p_alloc gave out. No call is running. */
 static void
 stop_parts(kvpool_p2p_t *p2p)
 {
     if (p2p->async != NULL) kvp_p2p_async_destroy(p2p->async);
     if (p2p->has_owns) kvp_p2p_owns_close(&p2p->owns);
-    kvp_p2p_rdma_stop(&p2p->rdma); /* its thread uses the lanes */
+    kvp_p2p_rdma_stop(&p2p->rdma); /* the RDMA thread ends first, because it uses the lanes */
     kvp_p2p_server_stop(p2p->server);
     if (p2p->has_parts) {
         kvp_p2p_lanes_fini(&p2p->lanes);

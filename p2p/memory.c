@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvpool_p2p_*: memory, of the caller's and of the endpoint's own.
- */
+ * kvpool_p2p_*: registers memory of the caller, and allocates memory of the endpoint. */
 #include "p2p/endpoint.h"
 
 #include "common/clock.h"
 
-/* In a turn of own, which is NULL for the caller's memory. Peers learn of a range when it is added.
- * Publishing comes before, so that no peer finds the range and is refused its mapping. */
+/* Registers a range for peers under a new token. own is the endpoint's memory that contains the range, or NULL for
+ * memory of the caller; the caller has begun a turn with it. The mapping is published first, so that no peer finds
+ * the range and is then refused its mapping. */
 static kvp_err_t
 add_range(kvpool_p2p_t *p2p, kvp_p2p_own_t *own, void *addr, size_t len, uint64_t *token_out)
 {
@@ -40,8 +40,8 @@ kvpool_p2p_unregister(kvpool_p2p_t *p2p, void *addr)
 
     if (err != KVP_OK) return err;
     own = kvp_p2p_owns_begin(&p2p->owns, addr);
-    /* Revoked memory gets other pages: adapters have to release the old ones first, also for our
-     * own transfers. */
+    /* Memory of the endpoint gets other pages when it is revoked. Network adapters must release the old pages first,
+     * also for our own transfers. */
     kvp_p2p_owns_hide(&p2p->owns, own);
     err = kvp_p2p_ranges_del(&p2p->ranges, addr);
     revoked = kvp_p2p_owns_revoke(&p2p->owns, own);

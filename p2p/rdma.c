@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design note. The port differs from the endpoint's: rdma connections of the machine take their
- * ports from the same space as listeners, so a number that is free for TCP may be in use there.
- * Peers learn the port from the hello. */
+ * Design note. The RDMA listener has another port than the endpoint. RDMA connections of the machine take their ports
+ * from the same space as RDMA listeners, so a number that is free for TCP may be in use there. Peers get the port in
+ * the Hello. */
 #include "p2p/rdma.h"
 
 #include "net/wake.h"

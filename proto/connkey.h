@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Keys in the form of the engines' store connectors, one object for each block and rank (and
- * layer). The pool does not interpret keys; the event streams do.
+ * Reads keys in the form that the engines' store connectors use: one object for each block and rank (and layer). The
+ * pool does not interpret keys; the event streams do.
  *
  *     vLLM          [PREFIX@]MODEL[NAMESPACE]@tp_rank:T@pcpP@dcpD@pp_rank:R[@group:G]@HEX
  *     vllm-ascend   MODEL@pcpP@dcpD@head_or_tp_rank:T[@pp_rank:R]
@@ -13,7 +13,7 @@
 
 #include "common/base.h"
 
-/* Numbers of a key. X(field, text in front of the number in the key). */
+/* The numbers in a key. X(field, text before the number in the key). */
 #define KVP_CONNKEY_NUMBERS(X)                                                                                         \
     X(tp_rank, "tp_rank:")                                                                                             \
     X(head_or_tp_rank, "head_or_tp_rank:")                                                                             \
@@ -25,23 +25,22 @@
 #define KVP_CONNKEY_NONE UINT32_MAX
 
 typedef struct {
-    size_t prefix_len; /* bytes in front of the ranks and of the "@" before them */
-    size_t model_at; /* where the model's name begins in the prefix */
-    /* The part of the block that the object holds: two texts, borrowed from the key, before and
-     * after its group. In a vLLM key without a group, `ranks` includes the "@", so that no two keys
-     * share a part. */
+    size_t prefix_len; /* bytes before the ranks, without the "@" between prefix and ranks */
+    size_t model_at; /* offset in the prefix at which the model's name begins */
+    /* Which part of the block the object contains: two texts, borrowed from the key, before and after its group. In a
+     * vLLM key without a group, `ranks` includes the "@", so that two different keys never have the same part. */
     const char *ranks, *more;
     size_t ranks_len, more_len;
-    uint32_t group; /* 0 = the key names none */
-#define KVP_CONNKEY_FIELD(name, text) uint32_t name; /* KVP_CONNKEY_NONE = the key has none */
+    uint32_t group; /* number of the group; 0 = the key has no group */
+#define KVP_CONNKEY_FIELD(name, text) uint32_t name; /* KVP_CONNKEY_NONE = the key does not have this number */
     KVP_CONNKEY_NUMBERS(KVP_CONNKEY_FIELD)
 #undef KVP_CONNKEY_FIELD
-    const char *hex; /* in lower case; borrowed */
-    size_t hex_len; /* even, 16 or more */
-    uint64_t hash; /* its last 16 digits */
+    const char *hex; /* the block's hash in lower-case hexadecimal; borrowed */
+    size_t hex_len; /* number of digits: even, 16 or more */
+    uint64_t hash; /* value of the last 16 digits of hex */
 } kvp_connkey_t;
 
-/* kvp_connkey_read returns false for a key of another form. */
+/* kvp_connkey_read decodes a key. Returns false for a key of another form. */
 bool kvp_connkey_read(const char *key, size_t len, kvp_connkey_t *out);
 
 #endif

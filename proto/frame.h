@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The control plane's frame: a 16-byte header, a protobuf head, a raw tail of packed arrays. PROTOCOL "Frames".
+ * The frame of the control plane: a 16-byte header, a protobuf head, and a raw tail of packed arrays. PROTOCOL
+ * "Frames".
  *
  *   0 u32 length      bytes that follow the header, at most KVP_FRAME_MAX
  *   4 u8  opcode      kvp_op_t
  *   5 u8  flags       KVP_FRAME_REPLY, KVP_FRAME_ONEWAY; unknown bits are refused
  *   6 u16 head_len    bytes of the protobuf head; the tail begins at the next multiple of 8
- *   8 u64 request_id  chosen by the asker, repeated in the answer
+ *   8 u64 request_id  chosen by the sender of the request, repeated in the answer
  *
- * Little-endian. Pure: no sockets here.
- */
+ * Little-endian. Pure: no sockets. */
 #ifndef KVP_PROTO_FRAME_H
 #define KVP_PROTO_FRAME_H
 
@@ -17,9 +17,9 @@
 
 #define KVP_FRAME_HDR_BYTES 16u
 #define KVP_FRAME_MAX (1u << 20)
-#define KVP_FRAME_FIRST_MAX (16u << 10) /* of a connection's first frame, and of any to a node */
+#define KVP_FRAME_FIRST_MAX (16u << 10) /* most bytes of a connection's first frame, and of any frame to a node */
 #define KVP_FRAME_REPLY 0x01u
-#define KVP_FRAME_ONEWAY 0x02u /* no answer is sent */
+#define KVP_FRAME_ONEWAY 0x02u /* the sender expects no answer */
 #define KVP_FRAME_FLAGS_KNOWN 0x03u
 
 typedef struct {
@@ -30,7 +30,7 @@ typedef struct {
     uint64_t request_id;
 } kvp_frame_hdr_t;
 
-/* A frame as it lies in a receive buffer: head and tail are borrowed from it. */
+/* A frame inside a receive buffer; head and tail point into the buffer. */
 typedef struct {
     kvp_frame_hdr_t hdr;
     const uint8_t *head;
@@ -38,22 +38,22 @@ typedef struct {
     size_t tail_len;
 } kvp_frame_t;
 
-/* kvp_frame_hdr_decode checks one header: PROTO for a length over the maximum, unknown flags, or a
- * head longer than the frame. After PROTO framing is lost and the connection must be closed. */
+/* kvp_frame_hdr_decode decodes and checks one header. PROTO: a length over the maximum, unknown flags, or a head
+ * longer than the frame. After PROTO the next frame cannot be found, so the connection must be closed. */
 kvp_err_t kvp_frame_hdr_decode(const uint8_t bytes[KVP_FRAME_HDR_BYTES], kvp_frame_hdr_t *hdr_out) KVP_MUST_USE;
 
-/* kvp_frame_parse looks for one whole frame at data. OK with *used_out > 0 and the frame; OK with *used_out == 0 when
- * more bytes are needed; PROTO as above. */
+/* kvp_frame_parse looks for one complete frame at data. OK with *used_out > 0: *frame_out is the frame. OK with
+ * *used_out 0: more bytes are needed. PROTO as for kvp_frame_hdr_decode. */
 kvp_err_t kvp_frame_parse(const uint8_t *data, size_t len, kvp_frame_t *frame_out, size_t *used_out) KVP_MUST_USE;
 
-/* kvp_frame_begin appends a header and a head (a packed protobuf, head_len <= 65535, may be 0) to out, padded so that
- * the tail starts 8-aligned within the frame; the tail is then appended by the caller with kvp_buf_*, and
- * kvp_frame_end(out, at) fills in the length. at_out is where the frame begins. Errors stay in out->err. */
+/* kvp_frame_begin appends a header and a head (a packed protobuf of head_len bytes, 0 to 65535) to out, padded so
+ * that the tail starts 8-aligned within the frame. *at_out is the offset of the frame. The caller then appends the
+ * tail with kvp_buf_*, and kvp_frame_end fills in the length. Errors stay in out->err. */
 void kvp_frame_begin(kvp_buf_t *out, uint8_t opcode, uint8_t flags, uint64_t request_id, const void *head,
                      size_t head_len, size_t *at_out);
 void kvp_frame_end(kvp_buf_t *out, size_t at);
 
-/* Bounded reader over a tail, with a sticky error: after a read past the end every read gives zero or NULL. */
+/* A reader of a tail with bounds. Its error is sticky: after a read past the end every read returns zero or NULL. */
 typedef struct {
     const uint8_t *at;
     size_t left;
@@ -61,9 +61,10 @@ typedef struct {
 } kvp_rd_t;
 
 void kvp_rd_init(kvp_rd_t *rd, const void *data, size_t len);
-/* kvp_rd_bytes returns n bytes in place (borrowed), or NULL. */
+/* kvp_rd_bytes returns a pointer to the next n bytes (borrowed) and skips them, or NULL. */
 const void *kvp_rd_bytes(kvp_rd_t *rd, size_t n);
-/* kvp_rd_array returns n records of size bytes in place, or NULL; n * size cannot overflow it. */
+/* kvp_rd_array returns a pointer to the next n records of `size` bytes and skips them, or NULL. A large n cannot
+ * overflow the check. */
 const void *kvp_rd_array(kvp_rd_t *rd, uint64_t n, size_t size);
 
 #endif

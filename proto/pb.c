@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The bounded allocator behind protobuf-c, and packing into frames.
- */
+ * The allocator with a budget for protobuf-c, and packing of messages into frames. */
 #include "proto/pb.h"
 
 #include <stdlib.h>

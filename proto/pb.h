@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * protobuf-c with bounds: an allocator with a budget, so that a small message from a peer cannot make a large object,
- * and helpers that pack a message as a frame's head.
- */
+ * protobuf-c with limits: an allocator with a budget, so that a small message from a peer cannot create a large
+ * object, and helpers that pack a message as a frame's head. */
 #ifndef KVP_PROTO_PB_H
 #define KVP_PROTO_PB_H
 
@@ -10,28 +9,28 @@
 
 #include <protobuf-c/protobuf-c.h>
 
-/* An arena on the caller's stack first, the heap up to the budget after it. Not thread-safe. */
+/* An allocator for one message: first an arena on the caller's stack, then the heap, up to the budget. Not
+ * thread-safe. */
 typedef struct {
     ProtobufCAllocator base;
     size_t budget_left;
     size_t used;
-    kvp_err_t err; /* why unpack gave NULL: PROTO, or NOMEM, for which the peer can do nothing */
+    kvp_err_t err; /* why kvp_pb_unpack returned NULL: PROTO (the peer's fault), or NOMEM (not the peer's fault) */
     _Alignas(16) uint8_t arena[2048];
 } kvp_pb_t;
 
 #define KVP_PB_BUDGET (256u << 10)
 
-/* kvp_pb_unpack decodes the frame's head as a message of desc; NULL (and pb->err) when it is
- * malformed or over the budget, or there is no memory. The result lives until kvp_pb_free; strings
- * in it are NUL-terminated by protobuf-c. */
+/* kvp_pb_unpack decodes the frame's head as a message of type desc. NULL, with pb->err, if the head is malformed or
+ * over the budget, or without memory. The result is valid until kvp_pb_free; protobuf-c ends its strings with NUL. */
 void *kvp_pb_unpack(kvp_pb_t *pb, const ProtobufCMessageDescriptor *desc, const kvp_frame_t *frame);
 void kvp_pb_free(kvp_pb_t *pb, void *msg);
 
-/* kvp_pb_frame_begin is kvp_frame_begin with msg packed as head; msg may be NULL (empty head). */
+/* kvp_pb_frame_begin is kvp_frame_begin with the packed msg as head; msg NULL = empty head. */
 void kvp_pb_frame_begin(kvp_buf_t *out, uint8_t opcode, uint8_t flags, uint64_t request_id, const void *msg,
                         size_t *at_out);
 
-/* kvp_pb_frame appends a whole frame: msg as head, which may be NULL, and len bytes of tail. */
+/* kvp_pb_frame appends a complete frame: msg as head (NULL = empty), and len bytes of tail. */
 void kvp_pb_frame(kvp_buf_t *out, uint8_t opcode, uint8_t flags, uint64_t request_id, const void *msg, const void *tail,
                   size_t len);
 

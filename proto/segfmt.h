@@ -1,30 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The wire format of memory: the contents of a chunk's metadata area. Little-endian, naturally
- * aligned, no padding; byte tables in PROTOCOL "Segments". Processes on this and on other hosts
- * read these bytes, so the format is versioned.
+ * The format of a chunk's metadata in memory. Little-endian, naturally aligned, without padding; byte tables in
+ * PROTOCOL "Segments". Processes on this and on other hosts read these bytes, so the format has a version.
  *
- * A segment is a list of chunks. A chunk is two sealed memfds: payload, and metadata laid out as
+ * A segment is a list of chunks. A chunk has two sealed memfds: payload, and metadata in this layout:
  *     superblock (4096) | descriptors (slots_max x 128) | key cells (slots_max x 128) | long keys
- * The metadata file is sized once and sparse: untouched slots cost nothing. A key of at most 128
- * bytes lies in its slot's key cell; a longer key lies in the long-key area at a place that the
- * master allocates. */
+ * The metadata file gets its size once and is sparse: untouched slots take no memory. A key of at most 128 bytes is
+ * in its slot's key cell. A longer key is in the long-key area at a place that the master allocates. */
 #ifndef KVP_PROTO_SEGFMT_H
 #define KVP_PROTO_SEGFMT_H
 
 #include "common/base.h"
 #include "common/hash.h"
 
-#define KVP_SB_MAGIC 0x3130304c4f50564bull /* "KVPOL001" */
+#define KVP_SB_MAGIC 0x3130304c4f50564bull /* the bytes "KVPOL001" */
 #define KVP_SB_VERSION 3u
 #define KVP_SB_BYTES 4096u
 #define KVP_DESC_BYTES 128u
 #define KVP_DESC_LINE_BYTES 64u
 #define KVP_KEY_CELL_BYTES 128u
-#define KVP_CHUNK_FILES 2u /* memory files of a chunk: a process may map each file twice, for reading and for writing */
+#define KVP_CHUNK_FILES 2u /* memory files of a chunk; a process may map each file twice: for reading and for writing */
 
-/* kvp_extent_align_bytes returns the alignment of an extent of len bytes: 64 below 64 KiB, else
- * 4096. A len that rounds up to 64 KiB counts as 64 KiB. kvp_extent_bytes returns the space of an
- * extent of len bytes: len rounded up to the alignment. */
+/* kvp_extent_align_bytes returns the alignment of an extent of len bytes: 64 below 64 KiB, else 4096. A len that
+ * rounds up to 64 KiB counts as 64 KiB. kvp_extent_bytes returns the space that the extent takes: len rounded up to
+ * this alignment. */
 uint64_t kvp_extent_align_bytes(uint64_t len);
 uint64_t kvp_extent_bytes(uint64_t len);
 
@@ -34,29 +32,29 @@ typedef struct {
     uint32_t version;
     uint32_t chunk; /* index of this chunk in its segment */
     uint8_t pool_id[16];
-    uint8_t segment_uuid[16]; /* a new number each time the memory is created */
+    uint8_t segment_uuid[16]; /* a new random number each time the memory is created */
     uint64_t digest_seed;
-    uint64_t epoch; /* of the node incarnation that made the memory */
-    uint64_t term; /* highest master term that the node has obeyed */
+    uint64_t epoch; /* epoch of the node incarnation that created the memory */
+    uint64_t term; /* highest master term that the node has accepted */
     uint64_t chunk_bytes; /* payload bytes of this chunk */
     uint32_t slots_max;
-    uint32_t reserved; /* 0 */
-    uint64_t keys_off; /* byte offsets in the metadata file */
+    uint32_t reserved; /* always 0 */
+    uint64_t keys_off; /* keys_off, long_keys_off: byte offsets in the metadata file */
     uint64_t long_keys_off;
     uint64_t meta_bytes;
     uint64_t check; /* XXH3-64 of the bytes before this field */
 } kvp_superblock_t;
 
-/* Whose objects were put into the chunk last, at offset KVP_SB_OWNER_OFF: not in the superblock's
- * own bytes, which clients check while the node writes this. */
+/* The tenant whose objects were put into the chunk last, at offset KVP_SB_OWNER_OFF. It is outside of the superblock,
+ * because clients check the superblock's bytes while the node writes the owner. */
 #define KVP_SB_OWNER_OFF 2048u
 typedef struct {
-    char tenant
-        [136]; /* name of at most KVP_TENANT_NAME_MAX bytes, then zeroes; empty = the default tenant, or no tenant */
-    uint64_t check; /* XXH3-64 of the name's 136 bytes */
+    /* name of at most KVP_TENANT_NAME_MAX bytes, then zeroes; empty = the default tenant, or no tenant */
+    char tenant[136];
+    uint64_t check; /* XXH3-64 of the 136 bytes of the name */
 } kvp_chunk_owner_t;
 
-/* Descriptor state, the low two bits of the word. */
+/* State of a descriptor: the low two bits of its word. */
 typedef enum {
     KVP_DESC_FREE = 0,
     KVP_DESC_WRITING = 1,
@@ -64,30 +62,30 @@ typedef enum {
     KVP_DESC_DEAD = 3,
 } kvp_desc_state_t;
 
-#define KVP_DESC_PIN 3u /* of flags: what eviction may do to the object, as in PutBegin (0 to 2) */
+#define KVP_DESC_PIN 3u /* bits of kvp_desc_t.flags: how eviction treats the object (kvp_pin_t, 0 to 2) */
 
-/* A reader checks only the first cache line; the second serves recovery. While the word is WRITING
- * the other fields are written; while the word is SEALED they do not change. */
+/* A descriptor. A reader checks only its first cache line; the second line is for recovery. The other fields are
+ * written while the word is WRITING, and do not change while the word is SEALED. */
 typedef struct {
     uint64_t word; /* generation << 2 | state; aligned, stored and loaded atomically */
     uint64_t version;
     kvp_digest_t digest;
     uint64_t key_hash2;
-    uint64_t offset; /* of the payload in the chunk, bytes */
-    uint64_t len; /* payload bytes */
-    uint64_t sum; /* XXH3-64 of the payload, 0 = none */
+    uint64_t offset; /* offset of the payload in the chunk, in bytes */
+    uint64_t len; /* bytes of the payload */
+    uint64_t sum; /* XXH3-64 of the payload; 0 = none */
 
     uint32_t ns_epoch;
     uint32_t tenant;
     kvp_digest_t group;
     uint32_t group_n;
     uint32_t group_member;
-    uint32_t key_off; /* in units of 64 bytes from the start of the metadata */
+    uint32_t key_off; /* offset of the key, in units of 64 bytes from the start of the metadata */
     uint16_t key_len;
-    uint16_t flags; /* KVP_DESC_PIN; the rest is 0 */
+    uint16_t flags; /* KVP_DESC_PIN; the other bits are 0 */
     uint64_t attempt;
-    uint32_t term; /* of the grant */
-    uint32_t reserved; /* 0 */
+    uint32_t term; /* term of the grant */
+    uint32_t reserved; /* always 0 */
     uint64_t check; /* XXH3-64 of bytes 8 to 119 */
 } kvp_desc_t;
 
@@ -96,9 +94,9 @@ _Static_assert(offsetof(kvp_desc_t, ns_epoch) == KVP_DESC_LINE_BYTES, "a reader 
 _Static_assert(offsetof(kvp_superblock_t, check) == 112, "superblock is wire format");
 _Static_assert(sizeof(kvp_chunk_owner_t) == 144, "a chunk's owner is wire format");
 
-/* Generation: term (20 bits) << 42 | sequence of the master (42 bits). No two grants of a pool
- * share a generation, over all terms. Generations rise, so the generation is also the version of
- * the object written at the place (of the first copy, if there are several). */
+/* A generation: term (20 bits) << 42 | sequence number of the master (42 bits). No two grants of a pool have the same
+ * generation, in any term. Generations increase, so the generation is also the version of the object that is written
+ * at the place (the generation of the first copy, if there are several). */
 #define KVP_GEN_SEQ_BITS 42
 #define KVP_GEN_SEQ_MAX ((1ull << KVP_GEN_SEQ_BITS) - 1)
 #define KVP_TERM_MAX ((1u << 20) - 1)
@@ -127,8 +125,9 @@ kvp_word_state(uint64_t word)
     return (kvp_desc_state_t)(word & 3);
 }
 
-/* kvp_word_may_become is the only rule for a writer's stores: WRITING over any older generation, SEALED over WRITING
- * of the same. Shared memory and TCP enforce it with a compare-and-swap, so a late store of an old writer is lost. */
+/* kvp_word_may_become is the only rule for a writer's stores: WRITING may replace any older generation, and SEALED
+ * may replace WRITING of the same generation. Shared memory and TCP enforce it with a compare-and-swap, so a late
+ * store of an old writer has no effect. */
 static inline bool
 kvp_word_may_become(uint64_t now, uint64_t next)
 {
@@ -138,7 +137,8 @@ kvp_word_may_become(uint64_t now, uint64_t next)
     return false;
 }
 
-/* Metadata geometry of a chunk of chunk_bytes: a slot for each 256 bytes of payload, at least 64. */
+/* The layout of the metadata of a chunk of chunk_bytes. A chunk has one slot for each 256 bytes of payload, at least
+ * 64. */
 typedef struct {
     uint32_t slots_max;
     uint64_t keys_off;
@@ -154,24 +154,25 @@ kvp_desc_off(uint32_t slot)
     return KVP_SB_BYTES + (uint64_t)slot * KVP_DESC_BYTES;
 }
 
-/* kvp_key_cell_units is the key_off of the slot's own key cell. */
+/* kvp_key_cell_units returns the key_off of the slot's own key cell. */
 static inline uint32_t
 kvp_key_cell_units(const kvp_chunk_geo_t *geo, uint32_t slot)
 {
     return (uint32_t)((geo->keys_off + (uint64_t)slot * KVP_KEY_CELL_BYTES) / 64);
 }
 
-void kvp_sb_seal(kvp_superblock_t *sb); /* computes check */
-/* kvp_sb_verify accepts bytes from anywhere: PROTO for a wrong magic, check or geometry, VERSION
- * for another version. */
+void kvp_sb_seal(kvp_superblock_t *sb); /* computes sb->check */
+/* kvp_sb_verify checks a superblock of untrusted bytes. PROTO: a wrong magic, checksum or layout; VERSION: another
+ * version of the format. */
 kvp_err_t kvp_sb_verify(const void *bytes, size_t len, kvp_superblock_t *sb_out) KVP_MUST_USE;
 
-void kvp_desc_seal(kvp_desc_t *desc); /* computes check */
-/* kvp_desc_verify accepts bytes from anywhere: PROTO where a field breaks the rules of a chunk with this geometry. */
+void kvp_desc_seal(kvp_desc_t *desc); /* computes desc->check */
+/* kvp_desc_verify checks a descriptor of untrusted bytes. PROTO: a field breaks the rules of a chunk with this
+ * layout. */
 kvp_err_t kvp_desc_verify(const void *bytes, size_t len, const kvp_chunk_geo_t *geo, uint64_t chunk_bytes,
                           kvp_desc_t *desc_out) KVP_MUST_USE;
 
-/* The master's answer about the extent that a reader reads. */
+/* What the master answered about an extent, for the comparison with the descriptor. */
 typedef struct {
     uint64_t generation;
     uint64_t version;
@@ -181,8 +182,9 @@ typedef struct {
     uint64_t len;
 } kvp_expect_t;
 
-/* kvp_desc_accept is rule 2: whether a first line, loaded after the last payload byte, vouches for the bytes read.
- * OK, STALE (not SEALED with that generation), or COLLISION (another key under the same digest). */
+/* kvp_desc_accept is rule 2: it returns whether a descriptor's first line, loaded after the last payload byte, proves
+ * that the read bytes are the expected object. OK, STALE (not SEALED with the expected generation), or COLLISION
+ * (another key with the same digest). */
 kvp_err_t kvp_desc_accept(const kvp_desc_t *line, const kvp_expect_t *expect) KVP_MUST_USE;
 
 #endif

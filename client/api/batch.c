@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The shell around putop and getop: what they ask for is done here, what they decide is not. The link is held from
- * KVP_STEP_SESSION until the session is lost or the batch is over, so everything that a core does between the two is
- * done in one incarnation.
- */
+ * The shell of the state machines putop and getop: it does the input and output that they ask for, and decides
+ * nothing. The link is held from KVP_STEP_SESSION until the session is lost or the batch ends, so all steps between
+ * the two happen in one incarnation of the master. */
 #include "client/api/batch.h"
 
 #include "client/data/bounced.h"
@@ -10,11 +9,11 @@
 
 #include <stdatomic.h>
 
-#define MOVES_MAX 4096u /* of one step: bounds the working memory of a large batch */
+#define MOVES_MAX 4096u /* most moves of one step; bounds the working memory of a large batch */
 
 typedef struct {
     kvp_apicall_t *call;
-    kvp_link_t *link; /* NULL = none */
+    kvp_link_t *link; /* the link that the batch holds; NULL = no session */
     const kvp_span_t *spans;
 } shell_t;
 
@@ -42,7 +41,7 @@ find_session(shell_t *sh, kvp_op_session_t *session_out)
     return err;
 }
 
-/* Ends the session if the master breaks the protocol, or reports that the session is over. */
+/* Breaks the connection if err says that the master broke the protocol or ended the session. */
 static void
 end_on_fault(shell_t *sh, kvp_err_t err)
 {
@@ -266,7 +265,8 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
     kvp_putop_t op = {
         .items = items,
         .n = n,
-        .moves_cap = moves_cap(n * (call->replicas == 0 ? 1 : call->replicas)), /* all copies at once */
+        /* one move for each copy of each item */
+        .moves_cap = moves_cap(n * (call->replicas == 0 ? 1 : call->replicas)),
         .out = &call->scratch->out,
         .deadline_ns = call->deadline_ns,
         .replicas = call->replicas,
@@ -298,7 +298,7 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
             if (err != KVP_OK) kvp_putop_fail(&op, err);
         }
         if (step.kind == KVP_STEP_MOVE) {
-            /* What a silent node does not take is put again, elsewhere. */
+            /* The data that a silent node does not accept is put again on another node. */
             bool may_go_elsewhere = op.only == 0 && kvp_peers_are_many(sh.link->peers);
 
             run_moves(&sh, &(kvp_transfer_t){.has_copies = op.has_copies, .others = may_go_elsewhere}, op.moves,

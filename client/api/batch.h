@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Runs a batch core against a session: one window of at most KVP_PLACES_MAX items. Blocks; any thread.
- */
+ * Runs the state machine of a batch (getop or putop) against a session with the master: one window of at most
+ * KVP_PLACES_MAX items. The calls block; any thread may make them. */
 #ifndef KVP_CLIENT_API_BATCH_H
 #define KVP_CLIENT_API_BATCH_H
 
@@ -9,8 +9,8 @@
 #include "client/data/transfer.h"
 #include "client/api/pool.h"
 
-/* The items carry their results afterwards. spans[i] is the memory of items[i]. Scratch memory of the call is used up
- * as far as it goes; the caller resets it between windows. */
+/* Run the gets or puts of one window. Afterwards each item carries its result. spans[i] is the memory of items[i].
+ * The calls allocate from the call's scratch memory and free nothing: the caller resets it between windows. */
 void kvp_batch_get(kvp_apicall_t *call, kvp_getop_item_t *items, const kvp_span_t *spans, uint32_t n);
 void kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *spans, uint32_t n);
 

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvpool_copy: bytes between the registered memory of one process, the host's or a device's. No session is used.
- */
+ * kvpool_copy: copies bytes between pieces of this process's registered memory, in host memory or on a device. It
+ * needs no session. */
 #include "client/api/pool.h"
 
 #include "transport/copy.h"
 
-#define CHUNK 64u /* pieces whose memory is held at a time: an unregister, or a close, waits for no more than these */
+#define CHUNK 64u /* pieces whose registrations are held at one time; an unregister waits for at most one chunk */
 
-/* A chunk on its way. Memory of a device is copied in the background by its queue, which is kept
- * for the next piece of the same context. */
+/* State of kvpool_copy: the chunk of pieces that is being copied. Copies to or from a device run in the background on
+ * a queue. The queue stays open for the next pieces of the same device context. */
 typedef struct {
     kvp_regs_t *regs;
-    kvp_device_queue_t *queue; /* NULL = none yet */
+    kvp_device_queue_t *queue; /* the open queue; NULL = no queue is open */
     kvp_reg_t *held[2 * CHUNK];
     uint32_t held_n;
-    const kvp_devmem_t *mems[CHUNK]; /* the device of the device's side; NULL = both are the host's */
+    const kvp_devmem_t *mems[CHUNK]; /* device of the piece's device side; NULL = both sides are host memory */
     bool is_queued[CHUNK];
 } copying_t;
 
@@ -44,7 +44,7 @@ hold_piece(copying_t *c, kvp_regs_cursor_t *cursor, const kvpool_copy_t *piece, 
     return KVP_OK;
 }
 
-/* Waits for the copies in the background; what was queued and has no error yet gets that of the wait. */
+/* Waits for the copies in the background. A queued piece without an error of its own gets the error of the wait. */
 static void
 wait_queued(copying_t *c, int *results, uint32_t n)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvpool_host: the transports and RDMA ports of this machine.
+ * kvpool_host: describes the transports and RDMA ports of this machine as JSON:
  *   {"transports": [{...}], "rdma_ports": [{...}]} */
 #include "client/api/pool.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reservations: a look-up is one question to the master. Its grant is recorded (control/tickets.h),
- * so that it can be restored after a lost session. Callers get a ticket of the library's own. */
+ * Look-ups that reserve the found keys. A look-up is one question to the master. The reservation is recorded
+ * (control/tickets.h), so that a later session can restore it if the session is lost. The caller gets a ticket number
+ * of the library, not the master's. */
 #include "client/api/pool.h"
 
 #include "proto/pb.h"
@@ -9,14 +10,15 @@
 
 typedef struct {
     kvp_apicall_t *call;
-    kvp_query_t query; /* the time that is granted counts from its asked_ns */
+    kvp_query_t query; /* the query; the granted time counts from query.asked_ns */
     Kvp__Pb__Lookup head;
-    uint8_t *present; /* may be NULL */
+    uint8_t *present; /* the caller's array: present[i] is 1 if keys[i] was found; may be NULL */
     kvpool_lookup_t result;
-    uint64_t ticket; /* that was granted, and is not kept yet */
+    uint64_t ticket; /* the master's ticket of a reservation that could not be recorded; 0 = none */
 } ask_t;
 
-/* The granted keys are the first ones of those found; moves their digests to the front. */
+/* Returns an array of the digests of the granted keys, or NULL if memory is short. The granted keys are the first
+ * ones of the found keys. */
 static const kvp_digest_t *
 gather_granted(const ask_t *a, const uint8_t *found, uint32_t granted)
 {
@@ -84,12 +86,13 @@ read_answer(const kvp_query_t *query, const kvp_frame_t *answer)
     return err;
 }
 
-/* An unrecorded reservation would be lost silently with its session, so it is refused. */
+/* Gives the reservation back to the master if it could not be recorded, because an unrecorded reservation would be
+ * lost silently with its session. */
 static void
 refuse_granted(const ask_t *a)
 {
     kvp_mastersession_t *session = a->call->pool->session;
-    kvp_buf_t *tickets = &a->call->scratch->in; /* has room: an answer was in it */
+    kvp_buf_t *tickets = &a->call->scratch->in; /* the buffer has room for a ticket, because the answer was in it */
     kvp_link_t *link;
 
     if (a->ticket == 0 || kvp_session_hold(session, 0, &link) != KVP_OK) return;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The C API: opening and closing a handle, what all calls begin and end with, and small things.
- * Data calls are in put_get.c, questions in questions.c, figures in stat.c.
+ * The C API: opens and closes a handle, begins and ends every call, registers memory, returns texts. Puts and gets
+ * are in put_get.c, questions to the master in questions.c, figures in stat.c.
  *
- * Life of a handle: open, then calls of any number of threads, then close (calls under way end with
- * CLOSED, and close waits for them), then free. In a forked child every call gives FORKED, and
- * nothing but the handle itself is freed: its locks may be held by threads that do not exist there. */
+ * Life of a handle: open, calls by any number of threads, close, free. Close makes running calls end with CLOSED and
+ * waits for them. In a forked child every call returns FORKED. There kvpool_free frees nothing but the handle itself,
+ * because its locks may be held by threads that do not exist in the child. */
 #include "client/api/verify.h"
 #include "client/api/pool.h"
 
@@ -25,7 +25,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- questions of one message and one answer */
+/* ---- questions to the master: one message and one answer */
 kvp_op_session_t
 kvp_link_session(const kvpool_t *pool, const kvp_link_t *link)
 {
@@ -61,8 +61,8 @@ keep_detail(const kvp_apicall_t *call, const kvp_frame_t *answer)
     kvp_pb_t pb;
 
     if (call->detail == NULL) return;
-    msg =
-        kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, answer); /* the first two fields of every answer are its own */
+    /* every answer begins with the two fields of Reply, err and detail, so it can be decoded as a Reply */
+    msg = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, answer);
     if (msg != NULL && msg->detail[0] != '\0') snprintf(call->detail, call->detail_cap, "%s", msg->detail);
     kvp_pb_free(&pb, msg);
 }
@@ -124,7 +124,7 @@ kvp_query_run(kvp_apicall_t *call, kvp_query_t *query)
     }
 }
 
-/* With or without a session, from now on no session restores it. */
+/* Forgets the recorded tickets even without a session: no later session restores the tickets. */
 bool
 kvp_call_release(kvp_apicall_t *call, uint64_t id)
 {
@@ -152,7 +152,7 @@ kvp_call_release(kvp_apicall_t *call, uint64_t id)
 #define WHY_MAX 512u
 #define UNMOUNT_NS (500 * KVP_NS_PER_MS)
 
-/* The struct's sizes in earlier versions; callers built against those pass these sizes. */
+/* Sizes of kvpool_opts_t in earlier versions; a caller built against an earlier version passes its size. */
 #define OPTS_V1_BYTES offsetof(kvpool_opts_t, replicas)
 #define OPTS_V2_BYTES offsetof(kvpool_opts_t, detail)
 #define OPTS_V3_BYTES offsetof(kvpool_opts_t, segment)
@@ -162,7 +162,7 @@ kvp_call_release(kvp_apicall_t *call, uint64_t id)
     (KVPOOL_FORCE | KVPOOL_UPSERT | KVPOOL_PIN_SOFT | KVPOOL_PIN_HARD | KVPOOL_WAIT | KVPOOL_HEED_PROBES |             \
      KVPOOL_FRESH | KVPOOL_GROUPS | KVPOOL_SOON | KVPOOL_LINEAGES | KVPOOL_PREFETCH | KVPOOL_REPORT_ALREADY)
 
-/* ---- every call */
+/* ---- begin and end of every call */
 static bool
 are_opts_legal(const kvpool_opts_t *opts)
 {
@@ -219,7 +219,7 @@ kvp_call_end(kvp_apicall_t *call, kvp_err_t err)
 
 /* ---- open */
 typedef struct {
-    kvpool_conf_t conf; /* with defaults; strings borrowed from the caller, the environment or here */
+    kvpool_conf_t conf; /* with defaults; its strings belong to the caller, the environment or this struct */
     char name[KVP_HOST_ID_MAX + 1];
     char host_id[KVP_HOST_ID_MAX + 1];
     kvp_session_conf_t session;
@@ -239,7 +239,7 @@ refuse_opening(const opening_t *o, kvp_err_t err, const char *what, const char *
     return kvp_refuse(o->conf.detail, o->conf.detail_cap, err, what, why);
 }
 
-/* "shm,tcp" into the session's list. */
+/* Parses the list of transports, such as "shm,tcp", into the session's configuration. */
 static kvp_err_t
 choose_transports(opening_t *o)
 {
@@ -249,8 +249,9 @@ choose_transports(opening_t *o)
     char why[WHY_MAX] = "";
     kvp_err_t err = KVP_OK;
 
-    /* Without a named device, an embedded node ignores an earlier handle's selection, which may
-     * have failed. */
+    /* Checks the selected RDMA device. Leaves it alone only if the list of transports has no rdma and a device is
+     * named. Without a named device, the check replaces the selection of an earlier handle, which may have failed and
+     * which an embedded node would use. */
     if (text == NULL || kvp_is_listed(text, "rdma") || or_env(NULL, "KVPOOL_RDMA_DEVICE", NULL) == NULL)
         err = kvp_rdma_select(getenv("KVPOOL_RDMA_DEVICE"), getenv("KVPOOL_RDMA_GID_INDEX"), why, sizeof why);
     if (err != KVP_OK) return refuse_opening(o, err, "KVPOOL_RDMA_DEVICE, KVPOOL_RDMA_GID_INDEX", why);
@@ -275,7 +276,8 @@ choose_verify(opening_t *o)
     return KVP_OK;
 }
 
-/* A tier's file belongs to a name, and a name with the process's number changes at the next start. */
+/* Refuses an SSD without memory or without a name. The SSD's file belongs to the node's name, and the default name
+ * changes at every start, because it contains the process id. */
 static kvp_err_t
 check_ssd(const opening_t *o)
 {
@@ -332,7 +334,7 @@ read_conf(const kvpool_conf_t *conf, opening_t *o)
     if (conf != NULL) {
         if (conf->struct_size != sizeof *conf) {
             kvp_log_error("client", "struct_size %zu is not that of kvpool_conf_t", conf->struct_size);
-            return KVP_INVALID; /* the place of its detail is unknown */
+            return KVP_INVALID; /* where conf->detail is in the struct is not known */
         }
         o->conf = *conf;
         if (o->conf.detail != NULL && o->conf.detail_cap > 0) o->conf.detail[0] = '\0';
@@ -380,7 +382,7 @@ start_node(kvpool_t *pool, const kvpool_conf_t *conf, uint64_t deadline_ns)
 
     if (conf->memory_bytes == 0) return KVP_OK;
     err = kvp_node_start(&node, deadline_ns, &pool->node);
-    if (err == KVP_SEGMENT_EXISTS || err == KVP_DEADLINE) /* found on the node's thread */
+    if (err == KVP_SEGMENT_EXISTS || err == KVP_DEADLINE) /* errors of the node's thread, which logs no reason */
         kvp_log_error("client",
                       err == KVP_DEADLINE ? "the node \"%s\" was not mounted in time"
                                           : "the pool already has a connected node with the name \"%s\", maybe another "
@@ -415,8 +417,8 @@ pool_create(const opening_t *o)
     return pool;
 }
 
-/* Errors meanwhile go to the caller's detail, if the caller gave one; on success they go to the log
- * only. */
+/* Starts the session and the embedded node. Log messages of the start go to the caller's detail, if the caller gave
+ * one. On success they are moved from detail to the log. */
 static kvp_err_t
 start_pool(kvpool_t *pool, const opening_t *o, uint64_t deadline_ns)
 {

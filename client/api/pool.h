@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The handle behind kvpool_t, and the common beginning and end of all calls of the C API. Included
- * in api/ only. */
+ * The handle that kvpool_t points to, and the functions with which each call of the C API begins and ends. Only files
+ * in client/api/ include this header. */
 #ifndef KVP_CLIENT_API_POOL_H
 #define KVP_CLIENT_API_POOL_H
 
@@ -22,19 +22,19 @@ struct kvpool {
     pthread_mutex_t lock;
 
     kvp_mastersession_t *session;
-    kvp_node_t *node; /* embedded; NULL = none */
+    kvp_node_t *node; /* the node inside this process; NULL = none */
     kvp_regs_t regs;
     kvp_bounces_t bounces;
     kvp_scratch_pool_t scratches;
     kvp_counters_t counters;
-    _Atomic uint64_t attempts; /* the last attempt number given out */
+    _Atomic uint64_t attempts; /* the last attempt number that a put of this handle took */
     uint32_t deadline_ms;
-    bool wants_sums; /* verify payload */
+    bool wants_sums; /* reads verify the checksum of the payload */
     bool is_state_only;
-    kvp_list_t views; /* given out; guarded by lock */
-    kvp_held_tickets_t held_tickets; /* what views and reservations have at the master */
+    kvp_list_t views; /* the open views of objects; guarded by lock */
+    kvp_held_tickets_t held_tickets; /* tickets at the master of open views and reservations */
     uint32_t tenant;
-    uint32_t locations; /* kept for reads without a message; 0 = none */
+    uint32_t locations; /* most cached locations of objects, for reads without a question to the master; 0 = no cache */
 };
 
 typedef struct {
@@ -43,28 +43,30 @@ typedef struct {
     uint64_t deadline_ns;
     uint32_t flags;
     uint32_t replicas;
-    char *detail; /* the caller's, for the master's reason of a refusal; NULL = not wanted */
+    char *detail; /* the caller's buffer for the reason why the master refused; NULL = the caller wants no reason */
     size_t detail_cap;
-    uint32_t segment; /* of a put; 0 = any */
-    const kvpool_lineage_t *lineage; /* of a put of one object; NULL = none */
-    uint64_t join_until_ns; /* of a put: see client/core/putop.h */
-    bool is_patient; /* waits for a master until its deadline, whatever the handle's master_wait_ms */
-    bool asks_state; /* allowed on a handle that is_state_only */
+    uint32_t segment; /* of a put: id of the segment that must take the object; 0 = any segment */
+    const kvpool_lineage_t *lineage; /* of a put of one object: its place in a sequence of blocks; NULL = none */
+    uint64_t join_until_ns; /* of a put: end of the wait for another client's put of the key; see client/core/putop.h */
+    bool is_patient; /* waits for a master until deadline_ns, even if the handle's master_wait_ms is shorter */
+    bool asks_state; /* the call is allowed on a handle with is_state_only */
 } kvp_apicall_t;
 
-/* kvp_call_begin checks handle and options: INVALID, FORKED, CLOSED, NOMEM. After OK the call is ended by kvp_call_end,
- * which returns err (and counts it). */
+/* kvp_call_begin checks handle and options. Errors: INVALID, FORKED, CLOSED, NOMEM. After OK the caller ends the call
+ * with kvp_call_end, which returns err and counts err if it is DEADLINE. */
 kvp_err_t kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_out) KVP_MUST_USE;
 kvp_err_t kvp_call_end(kvp_apicall_t *call, kvp_err_t err);
 
-/* kvp_call_hold is kvp_session_hold, or _hold_soon, for a call. NOT_LEADER: the handle is not for such calls. */
+/* kvp_call_hold waits for a session with the master and holds its link for the call: kvp_session_hold if the call is
+ * patient, else kvp_session_hold_soon. NOT_LEADER: the handle is is_state_only, and the call needs a leader. */
 kvp_err_t kvp_call_hold(const kvp_apicall_t *call, kvp_link_t **link_out) KVP_MUST_USE;
 
-/* kvp_call_ask sends scratch->out as a question, and waits for the master as kvp_call_hold does:
- * errors of kvp_conn_call. The answer is in scratch->in; the reason of a refusal is kept. */
+/* kvp_call_ask sends the message in scratch->out to the master and waits for the answer, as long as kvp_call_hold
+ * would wait. Errors of kvp_conn_call. The answer is in scratch->in; the master's reason for a refusal goes to
+ * call->detail. */
 kvp_err_t kvp_call_ask(kvp_apicall_t *call, kvp_link_t *link, kvp_frame_t *answer_out) KVP_MUST_USE;
 
-/* kvp_views_end takes back every view that was given out, before the session goes. */
+/* kvp_views_end ends every view that is still open. kvpool_close calls it before it destroys the session. */
 void kvp_views_end(kvpool_t *pool);
 
 static inline bool
@@ -73,28 +75,29 @@ kvp_key_is_legal(const void *key, size_t len)
     return key != NULL && len > 0 && len <= KVPOOL_KEY_MAX;
 }
 
-/* kvp_keys_check: BAD_KEY if a key is invalid. */
+/* kvp_keys_check returns BAD_KEY if one of the keys is empty or too long. */
 kvp_err_t kvp_keys_check(const kvpool_key_t *keys, size_t n) KVP_MUST_USE;
 
-/* kvp_link_session describes the session of a link to a core. */
+/* kvp_link_session returns what a put or get state machine must know of the link's session: incarnation, term,
+ * tenant, cached locations. */
 kvp_op_session_t kvp_link_session(const kvpool_t *pool, const kvp_link_t *link);
 
-/* One question to the master, repeated in the next session after a loss. The keys' digests follow
- * the head. */
+/* One question to the master. If the session is lost, kvp_query_run asks again in the next session. In the message
+ * the digests of the keys follow the head. */
 typedef struct kvp_query {
     uint8_t opcode;
-    const void *head; /* a message; NULL = an empty one */
+    const void *head; /* the message's head; NULL = an empty head */
     const kvpool_key_t *keys;
-    const uint32_t *at; /* which of the keys; NULL = the first n */
+    const uint32_t *at; /* indices of the keys to ask about; NULL = the first n keys */
     uint32_t n;
-    kvp_err_t (*read)(const struct kvp_query *query, const kvp_frame_t *answer); /* takes the answer apart */
-    void *arg; /* read's */
+    kvp_err_t (*read)(const struct kvp_query *query, const kvp_frame_t *answer); /* decodes the answer */
+    void *arg; /* argument for the function read */
 
-    /* Of the last try. */
-    bool was_cut; /* an earlier one may have been carried out */
+    /* Fields that kvp_query_run sets for the last attempt. */
+    bool was_cut; /* a session was lost after an earlier attempt, which the master may have carried out */
     uint64_t incarnation;
-    uint64_t asked_ns; /* by kvp_boot_ns */
-    const kvp_digest_t *digests; /* where they lie in the question */
+    uint64_t asked_ns; /* time at which the question was built, by kvp_boot_ns */
+    const kvp_digest_t *digests; /* the keys' digests inside the question's message */
 } kvp_query_t;
 kvp_err_t kvp_query_run(kvp_apicall_t *call, kvp_query_t *query) KVP_MUST_USE;
 
@@ -105,8 +108,8 @@ kvp_query_at(const kvp_query_t *query, uint32_t i)
     return query->at != NULL ? query->at[i] : i;
 }
 
-/* kvp_call_release ends the tickets of the id (control/tickets.h): true if they belonged to the
- * present session. */
+/* kvp_call_release releases the tickets that were recorded under the id (control/tickets.h). Returns true if the
+ * tickets belonged to the current session and the release reached its connection. */
 bool kvp_call_release(kvp_apicall_t *call, uint64_t id);
 
 #endif

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Putting and getting: arguments are checked here, item by item; valid items go to
- * client/api/batch.c in windows. */
+ * Puts and gets of the C API. Checks the arguments item by item, and passes valid items to client/api/batch.c in
+ * windows. */
 #include "client/api/batch.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define PIECES_MAX 1024u
-#define WINDOW_KEY_BYTES (8u << 20) /* key bytes in one PUT_BEGIN: half a frame */
-#define WINDOW_PUT_BYTES                                                                                               \
-    (64ull << 20) /* payload in one round of begin, fill, seal, commit: so long the space of the first
-                                          objects cannot be evicted for the last ones */
+#define WINDOW_KEY_BYTES (8u << 20) /* most key bytes in one PUT_BEGIN message: half a frame */
+/* most payload bytes in one round of begin, fill, seal, commit; the first objects cannot be evicted to make space for
+ * the last ones until the round ends */
+#define WINDOW_PUT_BYTES (64ull << 20)
 
 _Static_assert(sizeof(kvpool_iov_t) == sizeof(kvp_iov_t) && offsetof(kvpool_iov_t, len) == offsetof(kvp_iov_t, len),
                "a caller's scatter list is used in place");
@@ -59,7 +59,8 @@ check_group(const kvpool_group_t *group)
     return group->member < group->members ? KVP_OK : KVP_INVALID;
 }
 
-/* Checks all items and holds their memory: results[i] is KVP_OK for those to be carried out, spans[i] their memory. */
+/* Checks all items and holds their registered memory. Sets results[i] to KVP_OK if the item can be carried out, and
+ * spans[i] to its memory. */
 static kvp_err_t
 check_items(kvpool_t *pool, kvpool_item_t *items, size_t n, bool is_put, kvp_span_t *spans, kvp_regs_held_t *holds,
             int *results)
@@ -78,7 +79,7 @@ check_items(kvpool_t *pool, kvpool_item_t *items, size_t n, bool is_put, kvp_spa
     return err;
 }
 
-/* ---- windows. Each takes the valid items from *at on, as many as fit, and runs them. */
+/* ---- windows. A window is the next valid items of the batch, as many as fit, that run together. */
 typedef struct {
     kvp_apicall_t *call;
     kvpool_item_t *items;
@@ -87,8 +88,8 @@ typedef struct {
     size_t n;
 } batch_t;
 
-/* Picks the valid items from *at on whose keys, bytes and number fit in one window: returns their
- * indices, and advances *at. */
+/* Picks the next valid items from *at on whose keys, bytes and number fit in one window. Writes their indices to
+ * picked, advances *at, and returns their number. */
 static uint32_t
 pick_window(const batch_t *b, size_t *at, uint64_t bytes_max, uint32_t *picked)
 {
@@ -229,7 +230,8 @@ kvpool_batch_get(kvpool_t *pool, kvpool_item_t *items, size_t n, const kvpool_op
 
 /* ---- one object */
 
-/* Host memory of a single call need not be registered; registered memory is held as in a batch. */
+/* Holds the registration of the memory, if any. A single put or get accepts unregistered host memory. Device memory
+ * that is not registered gives NOT_REGISTERED. */
 static kvp_err_t
 hold_if_registered(kvp_regs_t *regs, kvp_span_t *span, bool is_put, kvp_reg_t **reg_out)
 {

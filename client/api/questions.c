@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Calls that are questions to the master: no object bytes move.
- */
+ * Calls that ask the master a question and move no object bytes: exists, locate, size, snapshot, list. */
 #include "client/api/pool.h"
 
 #include "client/core/places.h"
@@ -10,7 +9,7 @@
 
 #include <string.h>
 
-/* Where the answer to a question about places goes. */
+/* Output arrays for a question about the locations of objects. */
 typedef struct {
     int *results;
     kvpool_place_t *places;
@@ -95,7 +94,7 @@ ask_exists(kvp_apicall_t *call, const kvpool_key_t *keys, const uint32_t *at, ui
     return kvp_query_run(call, &query);
 }
 
-/* Where they are, and nothing is held for it. */
+/* Asks the master where the objects are. The master takes no hold on the objects for this question. */
 static kvp_err_t
 ask_places(kvp_apicall_t *call, const kvpool_key_t *keys, const uint32_t *at, uint32_t n, read_fn read, void *arg)
 {
@@ -126,7 +125,8 @@ kvpool_exists(kvpool_t *pool, const void *key, size_t key_len, int *exists_out, 
     return kvp_call_end(&call, err);
 }
 
-/* Lists the places of the legal keys in `at`, and returns their number. */
+/* Lists in `at` the indices of the valid keys. An invalid key gets BAD_KEY as its result. Returns the number of valid
+ * keys. */
 static uint32_t
 list_legal(const kvpool_key_t *keys, size_t n, uint32_t *at, int *results)
 {
@@ -141,7 +141,8 @@ list_legal(const kvpool_key_t *keys, size_t n, uint32_t *at, int *results)
     return legal_n;
 }
 
-/* One question about n keys at most as many as it takes: whether they exist, or (places) where they are. */
+/* Asks one question about n keys, at most as many as one message takes. Without places it asks whether the keys
+ * exist, with places where they are. */
 static kvp_err_t
 ask_window(kvp_apicall_t *call, const kvpool_key_t *keys, size_t n, kvpool_place_t *places, int *results)
 {
@@ -172,7 +173,8 @@ kvpool_batch_is_exist(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const 
     for (size_t i = 0; i < n; i += KVP_BATCH_MAX) {
         size_t some = n - i < KVP_BATCH_MAX ? n - i : KVP_BATCH_MAX;
 
-        /* The results have the failure; later windows have the same deadline. */
+        /* The results have the failure of this window. The loop goes on, because later windows have the same
+         * deadline. */
         if (ask_window(&call, keys + i, some, NULL, results + i) == KVP_NOMEM) err = KVP_NOMEM;
     }
     kvp_count(&pool->counters.exists, n);
@@ -214,7 +216,7 @@ kvpool_size(kvpool_t *pool, const void *key, size_t key_len, size_t *len_out, co
 #define SNAPSHOT_POLL_NS (10 * KVP_NS_PER_MS)
 
 typedef struct {
-    uint64_t number; /* of the base; 0 = not known yet */
+    uint64_t number; /* number of the snapshot that the master writes; 0 = not known yet */
     bool is_whole;
     kvpool_snapshot_t told;
 } snapshot_t;
@@ -261,11 +263,11 @@ kvpool_snapshot(kvpool_t *pool, const kvpool_opts_t *opts, kvpool_snapshot_t *sn
 
 /* ---- list */
 typedef struct {
-    Kvp__Pb__List head; /* where the next page begins, and how much of it is wanted */
+    Kvp__Pb__List head; /* the request: where the next page begins, and the most entries to return */
     uint32_t seen;
     kvpool_list_fn fn;
     void *fn_arg;
-    bool is_ended; /* fn wants no more */
+    bool is_ended; /* fn asked to stop */
 } list_t;
 
 static kvp_err_t
@@ -281,7 +283,7 @@ call_back(list_t *l, const kvp_frame_t *answer, uint32_t n)
     keys = rd.at;
     for (uint32_t i = 0; i < n; i++) {
         if (entries[i].key_at > rd.left || entries[i].key_len > rd.left - entries[i].key_at) return KVP_PROTO;
-        if (entries[i].key_len > KVPOOL_KEY_MAX) return KVP_PROTO; /* callers have room for a key */
+        if (entries[i].key_len > KVPOOL_KEY_MAX) return KVP_PROTO; /* callers' buffers have KVPOOL_KEY_MAX bytes */
     }
     for (uint32_t i = 0; i < n && !l->is_ended; i++) {
         l->seen++;
@@ -307,8 +309,8 @@ read_list(const kvp_query_t *query, const kvp_frame_t *answer)
     cursor = msg->cursor;
     kvp_pb_free(&pb, msg);
     if (err == KVP_OK) err = call_back(l, answer, n);
-    /* After an end in the middle of a page, the next call lists the page again, so that no key is
-     * missed. */
+    /* If fn stopped in the middle of a page, keep the old cursor: the next call lists the page again, so that no key
+     * is missed. */
     if (err == KVP_OK && !l->is_ended) l->head.cursor = cursor;
     return err;
 }

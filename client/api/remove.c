@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Removing: keys, with a window of them in a question to the master; all keys that match a pattern;
- * and all keys put so far. */
+ * Removes objects: by key, with one question to the master for a window of keys; all objects whose keys match a
+ * pattern; and all objects put so far (bump). */
 #include "client/api/pool.h"
 
 #include "client/core/places.h"
@@ -13,7 +13,7 @@
 
 #define RETRY_NS (20 * KVP_NS_PER_MS)
 
-/* A removal waits for the master up to its deadline. */
+/* Begins a call of a removal. The call is patient: it waits for the master up to its deadline. */
 static kvp_err_t
 begin_removal(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_out)
 {
@@ -23,7 +23,8 @@ begin_removal(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_out
     return err;
 }
 
-/* A client that removed a key must not read it from its own cached location. */
+/* Drops the cached locations of the removed keys, because the client that removed a key must not read the key from
+ * its own cache any more. */
 static void
 forget_removed(kvpool_t *pool, const kvpool_key_t *keys, const int *results, size_t n)
 {
@@ -62,14 +63,14 @@ read_answer(const kvp_query_t *query, const kvp_frame_t *answer)
 
         memcpy(&one, (const char *)records + i * sizeof one, sizeof one);
         one = kvp_op_peer_err(one);
-        /* The session was lost on an earlier try, which may have removed the key. */
+        /* an earlier attempt, whose session was lost, may have removed the key */
         results[query->at[i]] = one == KVP_NOT_FOUND && query->was_cut ? KVP_OK : one;
     }
     return KVP_OK;
 }
 
-/* Asks about those of the n keys at `at` whose result is err. Moves them to the front of `at`, and
- * returns their number. */
+/* Keeps in `at` the indices of the keys whose result is err, and asks the master to remove these keys. Returns their
+ * number. */
 static uint32_t
 ask_of_those(kvp_apicall_t *call, const kvpool_key_t *keys, uint32_t *at, uint32_t n, int *results, int err)
 {
@@ -91,9 +92,9 @@ ask_of_those(kvp_apicall_t *call, const kvpool_key_t *keys, uint32_t *at, uint32
     return query.n;
 }
 
-/* Asks again about the keys with RETRY_AFTER. Clients release holds without waiting for the master,
- * so a hold of another client's call that ended before this call began may still be in transit. By
- * our second question the master has handled every message that came before our first answer. */
+/* Asks about the keys with result RETRY_AFTER, then once more about the keys with result HELD. Clients release holds
+ * without waiting for the master, so the hold of another client's call that ended before this call began may still be
+ * in transit. By our second question the master has handled every message that came before its first answer. */
 static void
 remove_asking_twice(kvp_apicall_t *call, const kvpool_key_t *keys, uint32_t *at, uint32_t n, int *results)
 {
@@ -103,7 +104,7 @@ remove_asking_twice(kvp_apicall_t *call, const kvpool_key_t *keys, uint32_t *at,
     (void)ask_of_those(call, keys, at, n, results, KVP_HELD);
 }
 
-/* Replaces RETRY_AFTER by `to`; returns whether there was one. */
+/* Replaces each RETRY_AFTER in results by `to`. Returns true if there was one. */
 static bool
 replace_retry(int *results, size_t n, int to)
 {
@@ -117,8 +118,8 @@ replace_retry(int *results, size_t n, int to)
     return is_any;
 }
 
-/* For a while after a take-over the master does not know the holds, and with a late disk it begins
- * no removal. */
+/* Removes the keys of a window, and asks again until the deadline about keys with RETRY_AFTER. The master gives this
+ * answer for a while after a take-over, when it does not know all holds yet, and while its log's disk is slow. */
 static void
 remove_in_time(kvp_apicall_t *call, const kvpool_key_t *keys, uint32_t *at, uint32_t n, int *results)
 {
@@ -132,7 +133,7 @@ remove_in_time(kvp_apicall_t *call, const kvpool_key_t *keys, uint32_t *at, uint
     }
 }
 
-/* At most KVP_PLACES_MAX keys, as a question takes. */
+/* Removes at most KVP_PLACES_MAX keys, the most that one question takes. */
 static void
 remove_window(kvp_apicall_t *call, const kvpool_key_t *keys, uint32_t n, int *results)
 {
@@ -173,8 +174,9 @@ kvpool_batch_remove(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kv
     return kvp_call_end(&call, KVP_OK);
 }
 
-/* The master answers RETRY_AFTER while nodes report to it after a take-over, and while its log is
- * late. If the deadline passes in a later try, RETRY_AFTER stays the error. */
+/* Runs a query, and repeats it until the deadline while the master answers RETRY_AFTER. The master does so while
+ * nodes report to it after a take-over, and while its log's disk is slow. If the deadline passes in a later attempt,
+ * the error is RETRY_AFTER. */
 static kvp_err_t
 run_in_time(kvp_apicall_t *call, kvp_query_t *query)
 {
@@ -188,7 +190,7 @@ run_in_time(kvp_apicall_t *call, kvp_query_t *query)
     return err;
 }
 
-/* ---- keys that match a pattern */
+/* ---- all keys that match a pattern */
 typedef struct {
     uint64_t removed;
     uint64_t held;
@@ -239,7 +241,7 @@ kvpool_remove_by_regex(kvpool_t *pool, const char *pattern, const kvpool_opts_t 
                        uint64_t *held_out)
 {
     if (pattern == NULL) return KVP_INVALID;
-    /* Not even by mistake does an empty variable of a script mean "all". */
+    /* refuses an empty pattern, so that an empty variable of a script never means "all" */
     if (pattern[0] == '\0' || strlen(pattern) > KVP_PATTERN_MAX) return KVP_BAD_PATTERN;
     return remove_many(pool, pattern, opts, removed_out, held_out);
 }
@@ -250,7 +252,7 @@ kvpool_remove_all(kvpool_t *pool, const kvpool_opts_t *opts, uint64_t *removed_o
     return remove_many(pool, "", opts, removed_out, held_out);
 }
 
-/* ---- bump */
+/* ---- bump: invalidate all objects put so far */
 static kvp_err_t
 read_bump(const kvp_query_t *query, const kvp_frame_t *answer)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvpool_stat: the pool's figures from the master, its segments, and what this client counted.
- *   {"pool": {...}, "masters": [...], "tenants": [...], "segments": [...], "tiers": [...],
- *    "client": {..., "transports": [...]}} */
+ * kvpool_stat: writes as JSON the pool's figures from the master, the pool's segments, and this client's counters:
+ * {"pool": {...}, "masters": [...], "tenants": [...], "segments": [...], "tiers": [...], "client": {...,
+ * "transports": [...]}} */
 #include "client/api/pool.h"
 
 #include "client/memory/segments.h"
@@ -76,7 +76,7 @@ write_masters(kvp_jsonw_t *w, const Kvp__Pb__StatusReply *msg)
     kvp_jsonw_close(w, ']');
 }
 
-/* A tenant gets only its own figures from the master. */
+/* Writes the figures of tenants. The master sends a client of one tenant only the figures of this tenant. */
 static void
 write_tenants(kvp_jsonw_t *w, const Kvp__Pb__StatusReply *msg)
 {
@@ -202,7 +202,7 @@ load_counter(const _Atomic uint64_t *counter)
     return atomic_load_explicit(counter, memory_order_relaxed);
 }
 
-/* 0 where a transport does not count them. */
+/* Writes what transfers cost: requests, system calls, copies. A figure is 0 if the transport does not count it. */
 static void
 write_costs(kvp_jsonw_t *w, const kvp_path_counters_t *p)
 {

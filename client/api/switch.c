@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvpool_master_switch: sends SWITCH to the leader, then waits for the next leader. It needs no
+ * kvpool_master_switch: sends SWITCH to the leading master, then waits for the next leader. The call needs no
  * handle. */
 #include "client/kvpool.h"
 
@@ -19,11 +19,12 @@
 
 #define DEADLINE_DEFAULT_MS 5000u
 #define SWITCH_ID 3u
-#define AGAIN_NS (300 * KVP_NS_PER_MS) /* between two questions of a leader that may not switch yet */
+#define AGAIN_NS (300 * KVP_NS_PER_MS) /* pause between two questions to a leader that may not switch yet */
 
 _Static_assert(KVPOOL_ADDRESS_MAX >= KVP_HOSTPORT_TEXT_MAX, "an address fits");
 
-/* Half of the time is the standby's to get level, the other half the next leader's to begin. */
+/* Sends SWITCH to the leader. A standby may take half of the remaining time to catch up with the log. The other half
+ * is for the next leader's start. */
 static kvp_err_t
 send_switch(kvp_framed_t *c, uint64_t deadline_ns, char detail[256])
 {
@@ -45,7 +46,7 @@ send_switch(kvp_framed_t *c, uint64_t deadline_ns, char detail[256])
     return err;
 }
 
-/* Waits for a leader of a higher term. */
+/* Waits for a leader of a higher term than `term`. */
 static kvp_err_t
 find_above(kvp_masters_t *m, uint32_t term, uint64_t deadline_ns, kvpool_switched_t *out)
 {
@@ -75,9 +76,9 @@ switch_leader(kvp_masters_t *m, uint64_t deadline_ns, kvpool_switched_t *out, ch
         err = kvp_masters_find(m, NULL, deadline_ns, &c, &at);
         if (err != KVP_OK) {
             snprintf(detail, 256, "%s", kvp_masters_why(m));
-            return KVP_UNREACHABLE; /* also where there are masters, and none leads */
+            return KVP_UNREACHABLE; /* UNREACHABLE also if masters answer but none of them leads */
         }
-        if (term != 0 && kvp_masters_term(m) != term) { /* another master has taken the lead */
+        if (term != 0 && kvp_masters_term(m) != term) { /* another master became the leader in the meantime */
             kvp_framed_fini(&c);
             err = KVP_OK;
             break;

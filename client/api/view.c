@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Views: a pointer to an object's bytes in place, in memory that this host's node shares with us. A
- * view holds three things: the master's hold on the object, against eviction, across sessions; the
- * mapping of the node's memory; and the session of the mapping. */
+ * Views: a view is a pointer to an object's bytes in place, in memory that this host's node shares with this process.
+ * A view keeps three things: a hold at the master that protects the object from eviction, across sessions; the
+ * mapping of the node's memory; and the session in which the memory was mapped. */
 #include "client/api/pool.h"
 
 #include "client/core/places.h"
@@ -15,19 +15,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRIES 2 /* a place that changed hands before the read is asked for once more */
-#define TIER_WAIT_MS 500u /* that the master may hold the answer back */
+#define TRIES 2 /* most questions to the master; the second one if the object's space was reused meanwhile */
+#define TIER_WAIT_MS 500u /* longest time for which the master may hold back its answer to load the object */
 
 typedef struct {
-    kvp_list_t in_pool; /* pool->views; guarded by its lock */
+    kvp_list_t in_pool; /* entry in pool->views; guarded by pool->lock */
     kvp_link_t *link;
     kvp_peer_t *peer;
-    const void *at; /* of the descriptor's word */
-    uint64_t word; /* its expected value */
-    uint64_t held; /* the hold, in pool->held_tickets */
+    const void *at; /* address of the generation word in the object's descriptor */
+    uint64_t word; /* expected value of the descriptor's word */
+    uint64_t held; /* id of the hold in pool->held_tickets */
 } view_t;
 
-/* ---- the question */
+/* ---- the question to the master */
 static void
 build_get(kvp_buf_t *out, kvp_digest_t digest)
 {
@@ -51,7 +51,7 @@ give_back(kvp_apicall_t *call, kvp_link_t *link, uint64_t ticket)
     kvp_held_tickets_give_back(link->conn, tickets, &call->scratch->out);
 }
 
-/* ---- the place */
+/* ---- the object's place in memory */
 typedef struct {
     kvp_apicall_t *call;
     kvp_link_t *link;
@@ -60,7 +60,8 @@ typedef struct {
     view_t *view;
 } viewing_t;
 
-/* Points at the object in mapped memory: OK if its descriptor agrees with the master's answer. */
+/* Sets the view's pointer to the object in mapped memory. Returns OK if the object's descriptor agrees with the
+ * master's answer. */
 static kvp_err_t
 point_at(viewing_t *v, const kvp_wire_loc_t *loc, const kvp_chunk_mem_t *mem)
 {
@@ -102,7 +103,7 @@ view_at(viewing_t *v, const kvp_wire_loc_t *loc)
     return err;
 }
 
-/* Any copy in this host's memory will do. */
+/* Points the view at the first copy of the object that is in shared memory of this host. */
 static kvp_err_t
 view_any(viewing_t *v, const kvp_places_t *places)
 {
@@ -117,7 +118,7 @@ view_any(viewing_t *v, const kvp_places_t *places)
     return err;
 }
 
-/* Records the hold, so that the next session restores it. */
+/* Records the master's hold on the object, so that the next session restores the hold. */
 static kvp_err_t
 keep_hold(viewing_t *v, uint64_t ticket)
 {
@@ -136,7 +137,8 @@ keep_hold(viewing_t *v, uint64_t ticket)
     return KVP_NOMEM;
 }
 
-/* One question and its result. The view takes over the hold on the link. */
+/* Asks the master once and points the view at the object. On success the view takes over the caller's reference to
+ * the link. */
 static kvp_err_t
 try_view(viewing_t *v, const void *key, size_t key_len)
 {
@@ -178,16 +180,16 @@ find_view(kvp_apicall_t *call, const void *key, size_t key_len, view_t *view, kv
             kvp_session_rest(v.link);
             return KVP_OK;
         }
-        /* A failure in a session that is over proves nothing about the object. */
+        /* A failure in a session that was lost proves nothing about the object. */
         is_cut = kvp_op_is_session_loss(err) || kvp_conn_is_broken(v.link->conn);
         kvp_session_rele(session, v.link);
         if ((err == KVP_RETRY_AFTER || err == KVP_NO_SPACE) &&
-            kvp_now_ns() < call->deadline_ns) { /* the object is being loaded, or waits for room */
+            kvp_now_ns() < call->deadline_ns) { /* the object is being loaded, or waits for space in memory */
             err = kvp_session_sleep(session, kvp_now_ns() + KVP_NS_PER_MS);
             if (err != KVP_OK) return err;
             continue;
         }
-        if (!is_cut) asked++; /* the deadline bounds lost sessions */
+        if (!is_cut) asked++; /* lost sessions do not count as tries: the deadline bounds them */
         if (err != KVP_STALE && !is_cut) return err;
     }
     return err;
@@ -218,7 +220,7 @@ kvpool_view(kvpool_t *pool, const void *key, size_t key_len, const kvpool_opts_t
     return kvp_call_end(&call, KVP_OK);
 }
 
-/* ---- the end */
+/* ---- the end of a view */
 static void
 destroy_view(kvpool_t *pool, view_t *view)
 {
@@ -227,7 +229,8 @@ destroy_view(kvpool_t *pool, view_t *view)
     free(view);
 }
 
-/* Everything that was read from the view was read before the word is looked at again. */
+/* Returns OK if the object was still in place while the caller read from the view, else STALE. The fence orders the
+ * caller's reads before the second look at the descriptor's word. */
 static kvp_err_t
 judge_view(const view_t *view)
 {
@@ -246,7 +249,7 @@ kvpool_view_release(kvpool_t *pool, kvpool_view_t *view)
     if (view == NULL || view->handle == NULL) return kvp_call_end(&call, KVP_INVALID);
     v = view->handle;
     err = judge_view(v);
-    /* Without a hold the bytes may not be the key's any more. */
+    /* if the hold was lost in between, the bytes may not be those of the key any more */
     if (!kvp_call_release(&call, v->held)) err = KVP_STALE;
     pthread_mutex_lock(&pool->lock);
     kvp_list_del(&v->in_pool);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - Order in apply. First every shard gets the new number, so that no older answer is cached from
- *   then on. Then the revoked keys are forgotten. Then the number is published, by which a reader
- *   that had found a location before checks again. Last, the lease is renewed.
- * - Readers read the lease's end, a single word, without a lock. The lease itself has a lock: an
- *   answer may renew it in one thread while another thread finds the session lost, and a published
- *   end must not be overwritten. */
+ * - Order in kvp_locations_apply. First every shard gets the new revocation number, so that no older answer is cached
+ *   from then on. Then the revoked keys are forgotten. Then the number is published: a reader that found a location
+ *   before sees the new number and checks the location again. Last, the lease is renewed.
+ * - Readers read the lease's end, a single word, without a lock. The lease itself has a lock, because one thread may
+ *   renew the lease while another thread finds that the session is lost. The end of a lost lease must not be
+ *   overwritten. */
 #include "client/cache/locations.h"
 
 #include "common/clock.h"
@@ -18,17 +18,17 @@
 #define SHARDS 32u
 
 typedef struct {
-    _Alignas(64) pthread_mutex_t lock; /* a leaf */
+    _Alignas(64) pthread_mutex_t lock; /* a leaf: its holder takes no other lock */
     kvp_loccache_t cache; /* guarded by lock */
 } shard_t;
 
 struct kvp_locations {
     kvp_known_t known;
     _Atomic uint64_t until_ns;
-    _Atomic uint64_t lease_ns; /* with until_ns */
+    _Atomic uint64_t lease_ns; /* length of the lease that ends at until_ns */
     _Atomic uint64_t seq;
     _Atomic bool has_used;
-    pthread_mutex_t lease_lock; /* a leaf */
+    pthread_mutex_t lease_lock; /* a leaf: its holder takes no other lock */
     kvp_loclease_t lease; /* guarded by lease_lock */
     shard_t shards[SHARDS];
 };
@@ -45,7 +45,7 @@ locs_of(const kvp_known_t *known)
     return kvp_container_of(known, kvp_locations_t, known);
 }
 
-/* ---- calls of the batch cores */
+/* ---- functions that getop and putop call through kvp_known_t */
 static bool
 known_find(const kvp_known_t *known, kvp_digest_t digest, kvp_cached_place_t *place_out)
 {
@@ -171,7 +171,7 @@ kvp_locations_known(const kvp_locations_t *locs)
     return &locs->known;
 }
 
-/* ---- calls of the session */
+/* ---- functions that the session calls */
 static void
 publish_lease_locked(kvp_locations_t *locs)
 {
@@ -264,7 +264,7 @@ kvp_locations_drop_all(kvp_locations_t *locs)
     advance_all(locs, 0, true);
 }
 
-/* ---- reads to report */
+/* ---- counts of reads, to be sent to the master */
 bool
 kvp_locations_has_used(const kvp_locations_t *locs)
 {
@@ -276,7 +276,7 @@ kvp_locations_take_used(kvp_locations_t *locs, kvp_wire_used_t *used_out, uint32
 {
     uint32_t n = 0;
 
-    /* Cleared first: a read counted meanwhile sets it again. */
+    /* Clear the flag before the counts are taken: a read that is counted meanwhile sets the flag again. */
     atomic_store_explicit(&locs->has_used, false, memory_order_relaxed);
     for (uint32_t i = 0; i < SHARDS; i++) {
         shard_t *shard = &locs->shards[i];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. The list belongs to the process, like the fork guard's, because nodes know
- * processes and not handles. A notice that is being sent is not in the list, so that two handles do
- * not send the same one. A forked child is another process, and has no notices to send. */
+ * Design notes. The list of waiting notices belongs to the process, because nodes know processes and not handles. A
+ * notice that is being sent is not in the list, so two handles never send the same notice. A forked child is another
+ * process and has no notices to send. */
 #include "client/control/drain_notices.h"
 
 #include "common/clock.h"
@@ -11,12 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SEND_EACH_NS (100 * KVP_NS_PER_MS) /* so that one node leaves time for the others */
-#define NODE_BACK_NS (60 * KVP_NS_PER_S) /* by then a node has returned with a new master, or its memory is closed */
+#define SEND_EACH_NS (100 * KVP_NS_PER_MS) /* time limit for one notice; leaves time for other nodes */
+/* how long to retry a node that the master does not know; by then the node has returned with a new master, or its
+ * memory is closed */
+#define NODE_BACK_NS (60 * KVP_NS_PER_S)
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* a leaf */
-static kvp_drain_notice_t *list; /* the oldest first; guarded by lock, like the two below */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* a leaf: its holder takes no other lock */
+static kvp_drain_notice_t *list; /* the waiting notices, the oldest first; lock guards list, list_n and list_cap */
 static size_t list_n;
 static size_t list_cap;
 
@@ -42,8 +44,8 @@ after_fork_in_child(void)
 static void
 install_handlers(void)
 {
-    /* The call fails only without memory at the first notice; a child's notices are then refused by
-     * every node. */
+    /* pthread_atfork fails only without memory at the first notice. Without the handlers a forked child sends notices
+     * that every node refuses. */
     (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
@@ -75,7 +77,7 @@ keep_in_mind(const kvp_drain_notice_t *notice)
                       is_full ? "too many drain notices wait" : "out of memory");
 }
 
-/* The pool's oldest, which is not in the list any more. */
+/* Takes the oldest notice of the pool off the list. Returns false if there is none. */
 static bool
 take_oldest(const uint8_t pool_id[16], kvp_drain_notice_t *notice_out)
 {
@@ -124,7 +126,7 @@ kvp_drain_notices_send(kvp_peers_t *peers, uint64_t until_ns)
     size_t n;
 
     if (kvp_peers_drain_notices(peers, &notices, &n) != KVP_OK) {
-        /* A missing notice keeps space in quarantine until this process ends: safe, and rare. */
+        /* Without its notice, a node keeps space in quarantine until this process ends. This is safe, and rare. */
         kvp_log_error("client", "out of memory: nodes are not told that earlier writes are over");
         return;
     }

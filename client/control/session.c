@@ -1,31 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A link (connection + peers) is one incarnation. Users hold it. When it is dead (lost, and not
- *   lingering) and only views hold it, which store nothing, then no transfer of the incarnation is
- *   under way: at this moment its nodes get drain notices (rule 4, client/control/drain_notices.h).
- *   After the last hold it is destroyed. The background thread does both, because unmapping is
- *   slow.
- * - A link whose master closed the connection lingers for the grace period of its location lease:
- *   reads from cached locations continue through it, until a new session exists or the grace period
- *   is over.
- * - A caller without a connection makes one within its deadline, or the background thread does. One
- *   thread at a time; the others wait for the outcome. All share a back-off between attempts, and
- *   between sessions that do not last: a master may accept every connection and drop it at the
- *   first question.
- * - Of several masters the others are asked meanwhile whether one of them leads (net/masters.h): by
- *   the background thread, and, since it may wait for a silent master, by each thread that waits
- *   for an answer.
- * - With master_wait_ns callers share one wait for each loss of a lasting session
- *   (kvp_session_hold_soon). With several masters the wait is 10 s at least, and each loss has its
- *   own. After the wait only the background thread, and callers without this limit, look for a
- *   master. If the connection stands and the master is silent, the wait is a call's
- *   (kvp_conn_call_soon); the session ends only by its heartbeat.
+ * - A link (connection and peers) belongs to one incarnation. Users hold references to it. A dead link is lost and
+ *   does not linger. When only views hold a dead link, no transfer of the incarnation is running, because views store
+ *   nothing: then the link's nodes get drain notices (rule 4, client/control/drain_notices.h). After the last release
+ *   the link is destroyed. The background thread does both, because unmapping is slow.
+ * - A link whose master closed the connection lingers for the grace period of its location lease: reads from cached
+ *   locations continue through the link, until a new session exists or the grace period ends.
+ * - A caller without a connection opens one within its deadline, or the background thread does. One thread connects
+ *   at a time; other threads wait for the outcome. All threads share a back-off between attempts, and between
+ *   sessions that do not last, because a master may accept every connection and drop it at the first question.
+ * - With several masters, the session also checks during a connection whether another master leads (net/masters.h).
+ *   The background thread does so, and, since it may wait for a silent master, each thread that waits for an answer.
+ * - With master_wait_ns callers share one wait for each loss of a lasting session (kvp_session_hold_soon). With
+ *   several masters the wait is 10 s at least, and each loss has its own wait. After the wait only the background
+ *   thread, and callers without this limit, look for a master. If the connection stands and the master is silent,
+ *   each call waits by itself (kvp_conn_call_soon); only a failed heartbeat ends the session.
  *
- * Lock order, of the whole library: session->lock; peers->lock; peer->lock; masters' lock, names'
- * lock; then the leaves, never nested: conn->lock, conn->out_lock, scratch pool, bounce buffers,
- * regs->idle_lock, the drain notices', the held tickets'. No lock is held over a call to master or
- * node. Threads: the callers', and one of ours a handle ("kvpool-session"); an embedded node has
- * its own. */
+ * Lock order of the whole library: session->lock; peers->lock; peer->lock; masters' lock, names' lock; then the
+ * leaves, never nested: conn->lock, conn->out_lock, scratch pool, bounce buffers, regs->idle_lock, the lock of the
+ * drain notices, the lock of the held tickets. No thread keeps a lock during a call to a master or node. Threads: the
+ * callers', and one of the library for each handle ("kvpool-session"); an embedded node has its own threads. */
 #include "client/control/session.h"
 
 #include "client/control/drain_notices.h"
@@ -49,45 +43,47 @@
 
 #define BACKOFF_FIRST_MS 20u
 #define BACKOFF_DOUBLINGS 5u
-#define RETRY_MAX_MS 200u /* between attempts, where callers do not wait for their outcome */
-#define LASTING_NS (2 * KVP_NS_PER_S) /* a session of this length shows that the master does not drop every client */
-#define CONNECT_MAX_NS (1 * KVP_NS_PER_S) /* one attempt at one master, and at finding one beside other work */
-#define SEVERAL_WAIT_NS (10 * KVP_NS_PER_S) /* least wait of calls for the next of several masters */
-#define PAY_MAX_NS (100 * KVP_NS_PER_MS) /* between two heartbeats: a silence of 1250 ms costs a writer its keys */
+#define RETRY_MAX_MS 200u /* longest pause between attempts if calls do not wait for them (master_wait_ns > 0) */
+#define LASTING_NS (2 * KVP_NS_PER_S) /* a session that lasted this long resets the count of lost sessions */
+#define CONNECT_MAX_NS (1 * KVP_NS_PER_S) /* time limit of one attempt to connect to a master */
+#define SEVERAL_WAIT_NS (10 * KVP_NS_PER_S) /* least wait of calls for a new leader if there are several masters */
+/* time limit for drain notices between two heartbeats; after 1250 ms of silence a client loses the keys of its
+ * running puts */
+#define PAY_MAX_NS (100 * KVP_NS_PER_MS)
 #define BEATS_A_LEASE 3u
-#define BEATS_OF_WRITERS 4u /* in the time of one, while a put is under way (PROTOCOL "Sessions") */
+#define BEATS_OF_WRITERS 4u /* heartbeats in one regular interval while a put is running (PROTOCOL "Sessions") */
 #define REVOKED_BEAT_MS 10u
 #define NOMEM_BEAT_MS 10u
-#define USED_MAX KVP_PLACES_MAX /* reads reported in one message */
+#define USED_MAX KVP_PLACES_MAX /* most reads reported in one message */
 #define FAREWELL_MAX_NS (300 * KVP_NS_PER_MS)
 
 struct kvp_mastersession {
-    kvp_session_conf_t conf; /* strings owned */
+    kvp_session_conf_t conf; /* the configuration; its strings are owned */
     kvp_masters_t *masters;
 
     pthread_t thread;
-    bool has_thread; /* guarded by lock */
-    int stop_fd; /* readable once is_stopping */
-    _Atomic bool is_stopping; /* set under lock */
+    bool has_thread; /* the background thread runs; guarded by lock */
+    int stop_fd; /* becomes readable when is_stopping is set */
+    _Atomic bool is_stopping; /* the session is being stopped; set under lock */
 
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* link, is_connecting, is_stopping */
-    pthread_cond_t work; /* for the background thread: dead, is_stopping, a lost link */
-    kvp_link_t *link; /* current, NULL = none; guarded by lock, like all below */
-    kvp_link_t *lingering; /* the one before, while its known locations may be read; NULL = none */
-    bool is_beat_due; /* a heartbeat is wanted before its time */
-    kvp_list_t dead; /* links that were lost, until they are destroyed */
+    pthread_cond_t changed; /* signals a change of link, is_connecting or is_stopping */
+    pthread_cond_t work; /* wakes the background thread: a dead link, is_stopping, a lost link */
+    kvp_link_t *link; /* the current link, NULL = none; lock guards it and all fields below */
+    kvp_link_t *lingering; /* the previous link, while its cached locations may be read; NULL = none */
+    bool is_beat_due; /* the background thread must send a heartbeat before the regular time */
+    kvp_list_t dead; /* lost links that are not destroyed yet */
     bool is_connecting;
     uint64_t next_try_ns;
-    uint32_t failed_n; /* tries in a row */
-    uint32_t lost_n; /* sessions lost in a row, since the last lasting one */
-    uint64_t connected_ns; /* when the last session began */
-    uint64_t soon_until_ns; /* end of kvp_session_hold_soon's wait; 0 = no caller has waited since a lasting session */
+    uint32_t failed_n; /* failed attempts in a row */
+    uint32_t lost_n; /* sessions lost in a row since the last lasting session */
+    uint64_t connected_ns; /* time at which the last session began */
+    uint64_t soon_until_ns; /* end of kvp_session_hold_soon's shared wait; 0 = no wait since the last lasting session */
     uint64_t last_incarnation;
-    kvp_err_t last_err; /* of the last attempt; NOT_FOUND = no master's name resolves, or ever did */
-    char why[KVP_SESSION_WHY_MAX]; /* reason of the last failure, for people */
+    kvp_err_t last_err; /* error of the last attempt; NOT_FOUND = no master's name has ever resolved to an address */
+    char why[KVP_SESSION_WHY_MAX]; /* reason of the last failed attempt, for people */
 
-    _Atomic uint32_t writers; /* batches of puts under way */
+    _Atomic uint32_t writers; /* number of running batches of puts */
 };
 
 /* ---- links */
@@ -112,7 +108,7 @@ link_create(kvp_mastersession_t *s, kvp_conn_t *conn, kvp_link_t **link_out)
         return KVP_NOMEM;
     }
     link->conn = conn;
-    link->refs = 1; /* the session's */
+    link->refs = 1; /* the reference of the session itself */
     kvp_list_init(&link->link);
     err = kvp_peers_create(&s->conf.peers, conn, &link->peers);
     if (err == KVP_OK && s->conf.locations > 0) err = kvp_locations_create(s->conf.locations, &link->locs);
@@ -135,7 +131,8 @@ kvp_session_rele(kvp_mastersession_t *s, kvp_link_t *link)
 {
     uint32_t refs = atomic_load_explicit(&link->refs, memory_order_relaxed);
 
-    /* The last release takes the lock, so that the memory is not touched afterwards. */
+    /* The last reference is released under the lock, so that the background thread does not free the link while this
+     * call uses it. */
     while (refs > 1)
         if (atomic_compare_exchange_weak(&link->refs, &refs, refs - 1)) return;
     pthread_mutex_lock(&s->lock);
@@ -152,14 +149,14 @@ kvp_session_rest(kvp_link_t *link)
 void
 kvp_session_rele_view(kvp_mastersession_t *s, kvp_link_t *link)
 {
-    /* In this order, so that a view never counts twice. */
+    /* Lower views before refs, so that a view is never counted in views without its reference. */
     atomic_fetch_sub(&link->views, 1);
     kvp_session_rele(s, link);
 }
 
-/* ---- connecting */
-/* A stopped or cut-off master is silent on a standing connection while another master already
- * leads. Also called by threads that wait for the master's answer. */
+/* ---- connecting to a master */
+/* Ends the session if another master leads. A stopped or isolated master is silent on an open connection while
+ * another master already leads. Threads that wait for the master's answer also call this function. */
 static void
 look_after_masters(void *arg, kvp_conn_t *conn)
 {
@@ -171,7 +168,7 @@ look_after_masters(void *arg, kvp_conn_t *conn)
     kvp_conn_break(conn);
 }
 
-/* Sends Hello on a connection, which it takes. */
+/* Sends Hello on a new connection and makes a link from it. Takes over the connection. */
 static kvp_err_t
 say_hello(kvp_mastersession_t *s, kvp_framed_t *framed, uint64_t incarnation, uint64_t deadline_ns, char *detail,
           size_t cap, kvp_link_t **link_out)
@@ -194,8 +191,8 @@ say_hello(kvp_mastersession_t *s, kvp_framed_t *framed, uint64_t incarnation, ui
     return link_create(s, conn, link_out);
 }
 
-/* Finds the leading master. A master that has lost the lead by its Hello does not end the search.
- * why has KVP_SESSION_WHY_MAX bytes. */
+/* Finds the leading master and opens a session with it. If a master loses the lead before its answer to Hello, the
+ * search goes on. why is a buffer of KVP_SESSION_WHY_MAX bytes for the reason of a failure. */
 static kvp_err_t
 connect_any(kvp_mastersession_t *s, uint64_t incarnation, uint64_t deadline_ns, char *why, kvp_link_t **link_out)
 {
@@ -221,12 +218,13 @@ connect_any(kvp_mastersession_t *s, uint64_t incarnation, uint64_t deadline_ns, 
                       (unsigned long long)kvp_conn_hello((*link_out)->conn)->incarnation,
                       kvp_conn_is_unix((*link_out)->conn));
     else if (incarnation != 0 && s->last_err == KVP_OK &&
-             err != KVP_CLOSED) /* the first failure after a success is news, its repetition is not */
+             err != KVP_CLOSED) /* log only the first failure after a success, not its repetitions */
         kvp_log_warn("client", "%s", why);
     return err;
 }
 
-/* What was known in the old session may not be used any more. */
+/* Ends the lease of the lingering link and drops the session's reference to the link: cached locations of the old
+ * session may not be used any more. */
 static void
 end_lingering_locked(kvp_mastersession_t *s)
 {
@@ -238,7 +236,7 @@ end_lingering_locked(kvp_mastersession_t *s)
     unref_locked(s, link);
 }
 
-/* Returns the pause after the nth failure in a row, from 0. */
+/* Returns the pause after the nth failure in a row, counted from 0. */
 static uint64_t
 pause_ns(const kvp_mastersession_t *s, uint32_t nth)
 {
@@ -249,7 +247,7 @@ pause_ns(const kvp_mastersession_t *s, uint32_t nth)
     return pause_ms * KVP_NS_PER_MS;
 }
 
-/* Caller holds s->lock, which is released while it connects. */
+/* Makes one attempt to open a session. The caller holds s->lock; the function releases it during the attempt. */
 static void
 reconnect_locked(kvp_mastersession_t *s, uint64_t deadline_ns)
 {
@@ -273,11 +271,11 @@ reconnect_locked(kvp_mastersession_t *s, uint64_t deadline_ns)
         s->failed_n = 0;
         kvp_count(&s->conf.peers.counters->connects, 1);
     } else {
-        /* Looking for one of several masters spaces its own connections. */
+        /* the search among several masters spaces its own connections, so it needs no growing pause */
         s->next_try_ns = kvp_now_ns() + pause_ns(s, kvp_masters_is_spaced(s->masters, err) ? 0 : s->failed_n++);
     }
     pthread_cond_broadcast(&s->changed);
-    pthread_cond_signal(&s->work); /* a new link: heartbeats and notices */
+    pthread_cond_signal(&s->work); /* a new link needs heartbeats and drain notices */
 }
 
 static void
@@ -303,7 +301,8 @@ drop_broken_locked(kvp_mastersession_t *s)
         kvp_locations_orphan(link->locs, kvp_boot_ns());
 }
 
-/* One of several masters leads soon after another one is lost, and a planned switch is to fail no call. */
+/* Returns the longest wait of kvp_session_hold_soon. With several masters the wait is 10 s at least, because another
+ * master leads soon after a loss, and no call may fail in a planned switch of leaders. */
 uint64_t
 kvp_session_master_wait(const kvp_mastersession_t *s)
 {
@@ -312,7 +311,7 @@ kvp_session_master_wait(const kvp_mastersession_t *s)
     return ns > 0 && kvp_masters_are_several(s->masters) ? kvp_max_u64(ns, SEVERAL_WAIT_NS) : ns;
 }
 
-/* Returns the error of a call that got no session, from the error of the last attempt. */
+/* Converts the error of the last attempt to the error of a call that got no session. */
 static kvp_err_t
 call_err(kvp_err_t err)
 {
@@ -447,7 +446,7 @@ read_revoked(const kvp_frame_t *frame, const Kvp__Pb__HeartbeatReply *msg, kvp_l
     return KVP_OK;
 }
 
-/* news->revoked points into the frame. */
+/* Decodes the answer to a heartbeat. news->revoked points into the frame. */
 static kvp_err_t
 read_heartbeat(const kvp_frame_t *frame, uint32_t term, kvp_locations_news_t *news)
 {
@@ -464,8 +463,8 @@ read_heartbeat(const kvp_frame_t *frame, uint32_t term, kvp_locations_news_t *ne
     return err;
 }
 
-/* Returns when to renew the lease. After a revocation the next heartbeat comes at once, because it
- * confirms the revocation, and the remover may wait for the confirmation. */
+/* Returns the time until the next heartbeat, which renews the lease. After a revocation the next heartbeat comes at
+ * once, because it confirms the revocation, and another client's removal may wait for the confirmation. */
 static uint64_t
 next_beat_in(const kvp_hello_reply_t *hello, const kvp_locations_news_t *news, bool wants_lease)
 {
@@ -492,8 +491,8 @@ kvp_session_queue_used(kvp_link_t *link)
     kvp_buf_fini(&frame);
 }
 
-/* One heartbeat. A master that was silent for a session's lifetime has ended the session by then,
- * so it is lost. Returns the time until the next heartbeat. */
+/* Sends one heartbeat. A master that did not answer for the lifetime of a session has ended the session, so this
+ * function then breaks the connection. Returns the time until the next heartbeat. */
 static uint64_t
 send_heartbeat(const kvp_mastersession_t *s, kvp_link_t *link)
 {
@@ -515,30 +514,31 @@ send_heartbeat(const kvp_mastersession_t *s, kvp_link_t *link)
     kvp_pb_frame(&frame, KVP_OP_HEARTBEAT, 0, 0, &msg.base, NULL, 0);
     err = kvp_conn_call(link->conn, &frame, kvp_now_ns() + hello->session_ttl_ms * KVP_NS_PER_MS, &reply, &answer);
     if (err == KVP_OK) err = read_heartbeat(&answer, hello->term, &news);
-    if (err == KVP_NOT_LEADER && s->conf.is_state_only) err = KVP_OK; /* a sign of life */
-    /* Without a lease the answer has no revocations, and a location may have been cached since. */
+    if (err == KVP_NOT_LEADER && s->conf.is_state_only) err = KVP_OK; /* a standby's answer is a sign of life */
+    /* Without a lease the answer contains no revocations. A location may have been cached since the heartbeat was
+     * sent, so the answer must not be applied. */
     if (err == KVP_OK && wants_lease) kvp_locations_apply(link->locs, &news);
     kvp_buf_fini(&frame);
     kvp_buf_fini(&reply);
     if (err == KVP_OK) return next_beat_in(hello, &news, wants_lease);
     if (err == KVP_CLOSED) return hello->heartbeat_ms * KVP_NS_PER_MS;
-    /* The master is asked again, and repeats its answer's revocations, since this client has not
-     * confirmed them. */
+    /* Without memory for the answer, ask again soon. The master repeats the answer's revocations, because this client
+     * has not confirmed them. */
     if (err == KVP_NOMEM) return NOMEM_BEAT_MS * KVP_NS_PER_MS;
     if (err != KVP_DISCONNECTED) kvp_log_warn("client", "heartbeat failed error %s", kvp_err_name(err));
     kvp_conn_break(link->conn);
     return 0;
 }
 
-/* Returns a dead link with work to do: no thread can store through it any more, or no user holds it
- * at all. */
+/* Returns a dead link that needs work: no thread holds the link any more, or only views hold it and its drain notices
+ * are not sent yet. */
 static kvp_link_t *
 next_dead_locked(const kvp_mastersession_t *s)
 {
     kvp_list_foreach (pos, &s->dead) {
         kvp_link_t *link = kvp_list_entry(pos, kvp_link_t, link);
-        /* In this order, so that a view that begins or ends meanwhile does not hide another user's
-         * hold. */
+        /* Read refs before views, so that a view that begins or ends in between does not hide the reference of
+         * another user. */
         uint32_t refs = atomic_load(&link->refs);
         uint32_t views = atomic_load(&link->views);
 
@@ -547,8 +547,8 @@ next_dead_locked(const kvp_mastersession_t *s)
     return NULL;
 }
 
-/* Works on one dead link, so that heartbeats of the next session go on in between. Caller holds
- * s->lock, which is released meanwhile. */
+/* Works on one dead link only, so that heartbeats of the next session go on in between. The caller holds s->lock; the
+ * function releases it during the work. */
 static void
 tend_dead_locked(kvp_mastersession_t *s)
 {
@@ -561,23 +561,23 @@ tend_dead_locked(kvp_mastersession_t *s)
     pthread_mutex_unlock(&s->lock);
     if (!link->has_sent_notices) {
         kvp_drain_notices_send(link->peers, kvp_now_ns() + PAY_MAX_NS);
-        kvp_peers_let_go(link->peers); /* views need the memory of their own nodes alone */
+        kvp_peers_let_go(link->peers); /* views need only the memory of their own nodes */
     }
     link->has_sent_notices = true;
     if (is_over) link_destroy(link);
     pthread_mutex_lock(&s->lock);
 }
 
-/* Heartbeat times of the background thread. It polls for writers at this rate: a wake for each put
+/* Times of the background thread. The thread polls for running puts every writers_ns, because a wake-up for each put
  * would cost more than the put. */
 typedef struct {
-    uint64_t last_ns; /* time of the last one */
+    uint64_t last_ns; /* time of the last heartbeat */
     uint64_t next_ns;
-    uint64_t writers_ns; /* while a put is under way, they are not further apart */
-    uint64_t restore_ns; /* time of the next restore */
+    uint64_t writers_ns; /* longest interval between heartbeats while a put is running */
+    uint64_t restore_ns; /* time of the next restore of tickets */
 } beats_t;
 
-/* A round of the background thread without the lock. True where there is more to do at once. */
+/* Does one round of the background thread's work without the lock. Returns true if more work waits. */
 static bool
 do_chores(kvp_mastersession_t *s, kvp_link_t *link, beats_t *beats)
 {
@@ -586,7 +586,7 @@ do_chores(kvp_mastersession_t *s, kvp_link_t *link, beats_t *beats)
 
     look_after_masters(s, link->conn);
     beats->writers_ns = kvp_conn_hello(link->conn)->heartbeat_ms * KVP_NS_PER_MS / BEATS_OF_WRITERS;
-    /* Tickets come first: the master delays eviction for restored tickets, but not for long. */
+    /* Restore tickets first: the master delays eviction for restored tickets, but only for a short time. */
     if (s->conf.held_tickets != NULL && now >= beats->restore_ns)
         beats->restore_ns = now + kvp_held_tickets_restore(s->conf.held_tickets, link->conn);
     if (now >= beats->next_ns || (has_writers && now - beats->last_ns >= beats->writers_ns)) {
@@ -626,7 +626,7 @@ run_session(void *arg)
 
         tend_dead_locked(s);
         pthread_mutex_unlock(&s->lock);
-        kvp_transports_tend(); /* with no master as well */
+        kvp_transports_tend(); /* the transports' periodic work needs no master */
         if (kvp_session_hold(s, kvp_now_ns() + CONNECT_MAX_NS, &link) == KVP_OK) {
             has_more = do_chores(s, link, &beats);
             kvp_session_rele(s, link);
@@ -720,9 +720,9 @@ kvp_session_stop(kvp_mastersession_t *s)
     s->has_thread = false;
 }
 
-/* No transfer of ours is under way any more: the nodes get drain notices, so that they need not
- * wait for the end of this process. Another handle of the process can repeat a notice that fails
- * now. */
+/* Sends drain notices to the nodes and a goodbye to the master. No transfer of this session is running any more, and
+ * with the notice a node need not wait for the end of this process. If a notice fails here, another handle of the
+ * process can send it again. */
 static void
 say_farewell(kvp_link_t *link)
 {

@@ -7,7 +7,7 @@
 
 #include "proto/kvpool.pb-c.h"
 
-#define NOTHING_NS (3600 * KVP_NS_PER_S) /* until something changes, and the session with it */
+#define NOTHING_NS (3600 * KVP_NS_PER_S) /* pause if no ticket is to be restored; a new session ends the pause */
 #define FAILED_NS (100 * KVP_NS_PER_MS)
 
 void
@@ -51,7 +51,7 @@ kvp_held_tickets_give_back(kvp_conn_t *conn, const kvp_buf_t *tickets, kvp_buf_t
 {
     Kvp__Pb__Release head = KVP__PB__RELEASE__INIT;
 
-    if (tickets->err != KVP_OK) { /* the end of the session releases them as well */
+    if (tickets->err != KVP_OK) { /* out of memory: the end of the session releases the tickets as well */
         kvp_conn_break(conn);
         return;
     }
@@ -62,7 +62,7 @@ kvp_held_tickets_give_back(kvp_conn_t *conn, const kvp_buf_t *tickets, kvp_buf_t
     kvp_ignore(kvp_conn_send(conn, frame), "they end with the session in any case");
 }
 
-/* Sends one page, and reads its answer. */
+/* Sends one page of tickets to the master and handles the answer. */
 static kvp_err_t
 ask_page(kvp_held_tickets_t *h, kvp_conn_t *conn, kvp_tickets_page_t *page)
 {

@@ -1,25 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - The answer to a GET stays in the receive buffer while its objects are read: locations are used
- *   in place. So the next question comes only after every read of the answer is over.
- * - The hold of one answer covers all its objects and is released once they all are read. The hold
- *   only makes reads succeed; rejecting wrong bytes rests on the descriptor alone, so a session
- *   lost in between changes nothing.
- * - An item goes through the master at most twice, not counting lost sessions, which the deadline
- *   bounds.
- * - RETRY_AFTER means that the object is being loaded from SSD into memory: it is asked for again
- *   once all other objects of the answer were read, and the master then answers when it is in
- *   memory. NO_SPACE: the load waits for room in memory; the item is repeated until the deadline.
- * - Cached locations come first and once. A read from one counts only if the lease is valid when
- *   its last byte has arrived, and if the location is still cached where a revocation was applied
- *   meanwhile. The master answers a removal once this client has applied it, and from then on no
- *   call may return the old bytes.
- * - With a transport that can skip the descriptor, a sum alone verifies a small object. The sum
- *   proves whose bytes these are, but not that they are still the key's: bytes of an object that
- *   was evicted and put again stay in memory until their space is reused. A location from this
- *   call's own answer was the key's during the call. A cached location is read this way only within
- *   one lease time after the master, or the descriptor, confirmed it; so no read returns a replaced
- *   version for longer than one lease time. */
+ * - The answer to a GET stays in the receive buffer while its objects are read, and its locations are used in place.
+ *   So the next question is sent only after every read of the answer has ended.
+ * - The hold of one answer covers all its objects and is released after all of them were read. The hold only makes
+ *   reads succeed. Wrong bytes are rejected by the descriptor alone, so a session that is lost in between changes
+ *   nothing.
+ * - The master is asked for an item at most twice, not counting lost sessions, which the deadline bounds.
+ * - RETRY_AFTER means that the object is being loaded from SSD into memory. It is asked for again after all other
+ *   objects of the answer were read, and the master then answers when the object is in memory. NO_SPACE means that
+ *   the load waits for space in memory; the question is repeated until the deadline.
+ * - Cached locations are tried first, and once. A read from a cached location counts only if the lease is valid when
+ *   the last byte has arrived, and, if a revocation was applied meanwhile, if the location is still cached. The
+ *   master answers another client's removal once this client has applied the revocation, and from then on no call may
+ *   return the old bytes.
+ * - With a transport that can skip the descriptor, a correct checksum alone verifies a small object. The checksum
+ *   proves whose bytes were read, but not that the key still has this value: bytes of an object that was evicted and
+ *   put again stay in memory until their space is reused. A location from this call's own answer was the key's during
+ *   the call. A cached location is read this way only within one lease time after the master, or the descriptor,
+ *   confirmed it; so no read returns a replaced version for longer than one lease time. */
 #include "client/core/getop.h"
 
 #include "common/mutate.h"
@@ -32,7 +30,7 @@
 #include <string.h>
 
 #define NS_PER_MS 1000000ull
-#define WAIT_MAX_MS 500u /* that the master may hold an answer back */
+#define WAIT_MAX_MS 500u /* longest time for which the master may hold back an answer */
 
 enum { PHASE_ASK, PHASE_READ, PHASE_MOVING, PHASE_DONE };
 
@@ -109,7 +107,7 @@ kvp_getop_on_session(kvp_getop_t *op, const kvp_op_session_t *session)
     op->has_session = true;
 }
 
-/* ---- known locations */
+/* ---- cached locations */
 static void
 be_read(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_wire_loc_t *locs, uint32_t nloc)
 {
@@ -141,12 +139,13 @@ kvp_getop_on_known(kvp_getop_t *op, const kvp_op_session_t *session)
         it->sum = place->sum;
         it->told_ns = place->told_ns;
         it->is_known = true;
-        /* A buffer that is too small for the cached version may fit the present one. */
+        /* a buffer that is too small for the cached version may be large enough for the current version */
         if (place->len <= it->cap) be_read(op, it, place->locs, place->nloc);
     }
 }
 
-/* Whether its sum may vouch for a known location then. */
+/* Returns true if a cached location was confirmed less than a lease time before boot_ns, so that a correct checksum
+ * is enough to verify it. */
 static bool
 was_told_lately(const kvp_getop_t *op, const kvp_getop_item_t *it, uint64_t boot_ns)
 {
@@ -177,7 +176,7 @@ keep_place(kvp_getop_t *op, const kvp_getop_item_t *it, uint64_t revoke_seq)
     op->kept_n += known->keep(known, it->digest, &place, revoke_seq);
 }
 
-/* ---- the question */
+/* ---- the question to the master */
 static void
 encode_get(kvp_getop_t *op, uint64_t now_ns)
 {
@@ -185,7 +184,7 @@ encode_get(kvp_getop_t *op, uint64_t now_ns)
     kvp_digest_t *tail;
     size_t at;
 
-    op->asked_n = op->left_n; /* nothing else is left when it is asked */
+    op->asked_n = op->left_n; /* all items without a result are in PHASE_ASK at this point */
     head.n = op->asked_n;
     head.wants_lease = op->session.known != NULL;
     head.wait_ms = (uint32_t)kvp_min_u64((op->deadline_ns - now_ns) / NS_PER_MS / 2, WAIT_MAX_MS);
@@ -198,7 +197,8 @@ encode_get(kvp_getop_t *op, uint64_t now_ns)
     kvp_frame_end(op->out, at);
 }
 
-/* Reports also places where the master twice stated an object that is not there, for it to check. */
+/* Builds a RELEASE of the hold. The message also reports locations that the master named twice although the object
+ * was missing; the master checks the locations. */
 static void
 encode_release(kvp_getop_t *op)
 {
@@ -225,13 +225,14 @@ encode_release(kvp_getop_t *op)
     op->unreadable_n = 0;
 }
 
-/* ---- the answer */
+/* ---- the answer of the master */
 static void
 take_place(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_wire_obj_t *obj, const kvp_wire_loc_t *locs)
 {
     it->len = obj->err == KVP_OK ? obj->len : 0;
     it->lacks_room = obj->err == KVP_NO_SPACE;
-    if (obj->err == KVP_RETRY_AFTER || obj->err == KVP_NO_SPACE) return; /* room may come until the deadline */
+    /* ask again until the deadline: the load may end, or space may become free */
+    if (obj->err == KVP_RETRY_AFTER || obj->err == KVP_NO_SPACE) return;
     if (obj->err != KVP_OK) {
         finish_item(op, it, obj->err);
     } else if (obj->len > it->cap) {
@@ -287,9 +288,9 @@ kvp_getop_on_call_failed(kvp_getop_t *op, kvp_err_t err)
     op->retry_n++;
 }
 
-/* ---- reading */
+/* ---- reading the objects */
 
-/* Returns the nearest untried location. One exists. */
+/* Returns the nearest untried location. The caller knows that one exists. */
 static const kvp_wire_loc_t *
 next_loc(const kvp_getop_t *op, kvp_getop_item_t *it)
 {
@@ -348,8 +349,8 @@ read_flags(const kvp_getop_t *op, const kvp_getop_item_t *it)
     return (op->wants_sums ? KVP_READ_SUM : 0) | (may_skip_desc(op, it) ? KVP_READ_SUM_ALONE : 0);
 }
 
-/* Objects with a copy to spare go first and alone: their reads get a share of the time, and what can only be read here
- * gets all that is left. */
+/* Builds the next moves. Objects with a spare copy are moved first, apart from the others: their reads get only a
+ * share of the remaining time. The last copy of an object gets all the remaining time. */
 static void
 fill_moves(kvp_getop_t *op)
 {
@@ -374,9 +375,10 @@ fill_moves(kvp_getop_t *op)
     }
 }
 
-/* A wrong sum most likely means that the extent is another object's by now: for a cached location,
- * and also right after the master's answer, since an upsert waits for no hold. Only the descriptor
- * tells broken bytes from reused space; it is read after the master is asked again. */
+/* Verifies a read by its checksum alone. A wrong checksum is STALE: most likely the space has another object by now.
+ * This can happen with a cached location, and also right after the master's answer, since an upsert waits for no
+ * hold. Only the descriptor distinguishes corrupt bytes from reused space; it is read after the master is asked
+ * again. */
 static kvp_err_t
 judge_by_sum(const kvp_getop_item_t *it, const kvp_move_t *mv)
 {
@@ -401,7 +403,7 @@ judge_by_desc(const kvp_getop_item_t *it, const kvp_move_t *mv)
     return err;
 }
 
-/* Judges the bytes that a finished move left in the destination. */
+/* Verifies the bytes that a finished move left in the destination. */
 static kvp_err_t
 judge_move(const kvp_getop_item_t *it, const kvp_move_t *mv)
 {
@@ -409,15 +411,15 @@ judge_move(const kvp_getop_item_t *it, const kvp_move_t *mv)
     return mv->has_desc ? judge_by_desc(it, mv) : judge_by_sum(it, mv);
 }
 
-/* Returns true for errors of this one copy. Other results end the item: its bytes arrived, or time
- * or memory is out. */
+/* Returns true if the error concerns only this copy, and another copy may succeed. Any other result ends the item:
+ * the bytes arrived, or time or memory ran out. */
 static bool
 is_copys_fault(kvp_err_t err)
 {
     return err != KVP_OK && err != KVP_DEADLINE && err != KVP_CLOSED && err != KVP_NOMEM;
 }
 
-/* What the master may know better by now. */
+/* Returns true for errors after which the master may know a better location. */
 static bool
 is_worth_asking(kvp_err_t err)
 {
@@ -431,8 +433,8 @@ read_another(kvp_getop_t *op, kvp_getop_item_t *it)
     op->reads_n++;
 }
 
-/* The time in which its sum alone suffices ran out during the read. The place is still cached, and
- * without an answering master it is the only source. */
+/* Reads a cached location again with its descriptor, because the time in which the checksum alone is enough ran out
+ * during the read. The location is still cached, and if the master does not answer it is the only source. */
 static void
 read_with_desc(kvp_getop_t *op, kvp_getop_item_t *it)
 {
@@ -441,7 +443,8 @@ read_with_desc(kvp_getop_t *op, kvp_getop_item_t *it)
     read_another(op, it);
 }
 
-/* A known location is worth a try and no more: whatever is wrong there, the master knows better. */
+/* Handles the result of a read from a cached location. If the read failed at all copies, or the location is no longer
+ * cached, the master is asked for the item. */
 static void
 take_known_move(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_move_t *mv, kvp_err_t err, uint64_t boot_ns)
 {

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - Entries lie dense in one array; a hole is filled with the last one. So the clock's hand walks over live entries
- *   only, and memory is what was filled at most.
- * - New entries come in cold: one large batch of keys that are read once passes through without washing out what is
- *   read again and again.
- */
+ * - Entries lie dense in one array; a hole is filled with the last entry. So the hand of the CLOCK eviction moves
+ *   over live entries only, and the memory in use follows the largest number of entries.
+ * - New entries start cold: a large batch of keys that are read once is evicted before keys that are read
+ * repeatedly. */
 #include "client/core/loccache.h"
 
 #include "common/mutate.h"
@@ -18,10 +17,10 @@
 struct kvp_loccache_entry {
     kvp_digest_t digest;
     kvp_cached_place_t place;
-    uint32_t next; /* of its bucket: entry + 1, 0 = the last */
-    uint32_t reads; /* not yet reported; > 0: listed in used[used_at] */
+    uint32_t next; /* next entry of the same bucket, as index + 1; 0 = the last entry */
+    uint32_t reads; /* reads that are not reported to the master yet; if > 0, the entry is listed in used[used_at] */
     uint32_t used_at;
-    bool is_hot; /* found since the hand passed */
+    bool is_hot; /* a look-up found the entry after the eviction hand passed it */
 };
 
 void
@@ -65,7 +64,7 @@ link_entry(kvp_loccache_t *c, uint32_t i)
     *bucket = i + 1;
 }
 
-/* Returns the link to entry i: its bucket's head, or the entry before it. */
+/* Returns a pointer to the link that refers to entry i: the head of its bucket, or `next` of the entry before it. */
 static uint32_t *
 link_to(const kvp_loccache_t *c, uint32_t i)
 {
@@ -95,7 +94,7 @@ grow_cache(kvp_loccache_t *c)
     return true;
 }
 
-/* ---- reads to report to the master */
+/* ---- counts of reads, to be reported to the master */
 static void
 count_read(kvp_loccache_t *c, uint32_t i)
 {
@@ -137,7 +136,7 @@ kvp_loccache_take_used(kvp_loccache_t *c, kvp_wire_used_t *used_out, uint32_t ca
     return n;
 }
 
-/* ---- entries come and go */
+/* ---- adding and removing entries */
 static void
 remove_entry(kvp_loccache_t *c, uint32_t i)
 {
@@ -162,7 +161,7 @@ evict_one(kvp_loccache_t *c)
         c->entries[c->hand++].is_hot = false;
     }
     remove_entry(c, c->hand);
-    /* The last entry, which took the hole, gets its turn in the next round. */
+    /* the last entry, which now fills the hole, is examined in the next round */
     c->hand++;
 }
 
@@ -240,7 +239,7 @@ kvp_loccache_drop_all(kvp_loccache_t *c)
     c->used_n = 0;
 }
 
-/* ---- the lease */
+/* ---- the lease on cached locations */
 void
 kvp_loclease_renew(kvp_loclease_t *lease, uint64_t asked_ns, uint32_t lease_ms, uint32_t grace_ms)
 {

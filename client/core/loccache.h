@@ -1,109 +1,110 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Cached locations: places from earlier answers of the master, so that objects can be read again
- * without a message; and the lease under which that is allowed. Pure: no locks, clocks or sockets.
- * client/cache/locations.c shards it by digest, the simulator uses it directly.
+ * Cached locations: places of objects from earlier answers of the master, so that objects can be read again without a
+ * message; and the lease under which such a read is allowed. Pure: no locks, clocks or sockets.
+ * client/cache/locations.c divides the cache into shards by digest, the simulator uses one cache directly.
  *
- * Why it is safe: the master numbers revocations. An answer with an older number than applied here
- * may be from before a removal, so it is used once and not cached. A cached place is removed when
- * its revocation arrives, and until then the master waits, or the lease ends. */
+ * Why a cached location is safe: the master numbers revocations. An answer with an older number than the last number
+ * applied here may have been sent before a removal, so the answer is used once and not cached. A cached location is
+ * dropped when its revocation arrives. Until then the master delays the removal, or the lease ends. */
 #ifndef KVP_CLIENT_CORE_LOCCACHE_H
 #define KVP_CLIENT_CORE_LOCCACHE_H
 
 #include "client/core/op.h"
 
-#define KVP_PLACE_LOCS 2u /* cached locations of one object: the nearest and one to fall back on */
-#define KVP_LOCCACHE_USED_MAX                                                                                          \
-    256u /* objects of one cache with unreported reads; reads of further objects are not counted */
+#define KVP_PLACE_LOCS 2u /* cached locations of one object: the nearest location and a second one in case it fails */
+/* most objects of one cache with unreported reads; reads of further objects are not counted */
+#define KVP_LOCCACHE_USED_MAX 256u
 
-/* One version of an object, and its places. */
+/* The places of one version of an object. */
 typedef struct {
     uint64_t version;
     uint64_t len;
     uint64_t sum;
-    uint64_t told_ns; /* by the lease's clock: the last confirmation of the place, by the master or a descriptor */
-    uint32_t nloc; /* 1 to KVP_PLACE_LOCS */
+    uint64_t told_ns; /* when the master or a descriptor confirmed the location last, by the clock of the lease */
+    uint32_t nloc; /* number of locations: 1 to KVP_PLACE_LOCS */
     kvp_wire_loc_t locs[KVP_PLACE_LOCS];
 } kvp_cached_place_t;
 
 typedef struct kvp_loccache_entry kvp_loccache_entry_t;
 
 typedef struct {
-    kvp_loccache_entry_t *entries; /* room for entries; those from n on are free */
-    uint32_t *buckets; /* a power of two: first entry + 1, 0 = none */
+    kvp_loccache_entry_t *entries; /* array with space for `room` entries; entries from index n on are free */
+    uint32_t *buckets; /* hash table, a power of two long; a bucket is the index of its first entry + 1, 0 = empty */
     uint32_t room, n, cap;
-    uint32_t hand; /* the next entry that eviction examines */
-    uint32_t used[KVP_LOCCACHE_USED_MAX]; /* entries with unreported reads */
+    uint32_t hand; /* index of the next entry that eviction examines */
+    uint32_t used[KVP_LOCCACHE_USED_MAX]; /* indices of entries with unreported reads */
     uint32_t used_n;
-    uint64_t seq; /* the last revocation applied */
-    kvp_mix_t mix; /* a secret: who chooses keys cannot choose their buckets */
+    uint64_t seq; /* number of the last applied revocation */
+    kvp_mix_t mix; /* secret hash function: a client that chooses keys cannot choose their buckets */
 } kvp_loccache_t;
 
-/* kvp_loccache_init makes an empty cache of at most cap entries; memory is taken as it fills.
- * secret: of the process. fini is legal twice. */
+/* kvp_loccache_init makes an empty cache of at most cap entries. Memory is allocated as the cache fills. secret is a
+ * random number of the process. kvp_loccache_fini may be called twice. */
 void kvp_loccache_init(kvp_loccache_t *cache, uint32_t cap, uint64_t secret);
 void kvp_loccache_fini(kvp_loccache_t *cache);
 
-/* kvp_loccache_find gives a known place and counts a read of it. */
+/* kvp_loccache_find returns a cached location and counts a read of it. */
 bool kvp_loccache_find(kvp_loccache_t *cache, kvp_digest_t digest, kvp_cached_place_t *place_out);
-/* kvp_loccache_has returns whether the version is still cached, and counts no read. */
+/* kvp_loccache_has returns true if the version is still cached. It counts no read. */
 bool kvp_loccache_has(const kvp_loccache_t *cache, kvp_digest_t digest, uint64_t version);
 
-/* kvp_loccache_keep caches a place from an answer that included all revocations up to seq. Not
- * cached: an answer older than the applied revocations, a version older than the cached one, and a
- * place without memory for it. */
+/* kvp_loccache_keep caches a location from an answer that included all revocations up to seq. It returns false and
+ * caches nothing if the answer is older than the applied revocations, if a newer version is cached, or if memory is
+ * short. */
 bool kvp_loccache_keep(kvp_loccache_t *cache, kvp_digest_t digest, const kvp_cached_place_t *place, uint64_t seq);
 
-/* kvp_loccache_seen notes that a version was found where it is known to be, by its descriptor, after told_ns. */
+/* kvp_loccache_seen notes that a read found the version at its cached location, by the descriptor, after told_ns. */
 void kvp_loccache_seen(kvp_loccache_t *cache, kvp_digest_t digest, uint64_t version, uint64_t told_ns);
 
-/* kvp_loccache_forget removes a key's place if its version is at most version_max. */
+/* kvp_loccache_forget drops a key's location if the cached version is at most version_max. */
 void kvp_loccache_forget(kvp_loccache_t *cache, kvp_digest_t digest, uint64_t version_max);
 
-/* kvp_loccache_advance announces the revocations up to seq: called before their keys are forgotten,
- * so that no older answer is cached in between. kvp_loccache_drop_all removes all entries. */
+/* kvp_loccache_advance announces the revocations up to seq. The caller calls it before it forgets the revoked keys,
+ * so that no older answer is cached in between. kvp_loccache_drop_all drops all entries. */
 void kvp_loccache_advance(kvp_loccache_t *cache, uint64_t seq);
 void kvp_loccache_drop_all(kvp_loccache_t *cache);
 
-/* kvp_loccache_take_used moves counted reads out, at most cap of them, and returns how many. */
+/* kvp_loccache_take_used moves the counts of reads, at most cap of them, to used_out and returns their number. */
 uint32_t kvp_loccache_take_used(kvp_loccache_t *cache, kvp_wire_used_t *used_out, uint32_t cap);
 
-/* The location lease of one session. All zero = no lease. */
+/* The lease on cached locations of one session. All fields zero = no lease. */
 typedef struct {
-    uint64_t asked_ns; /* sending time of the question that renewed it */
+    uint64_t asked_ns; /* time at which the heartbeat that renewed the lease was sent */
     uint64_t lease_ns;
     uint64_t grace_ns;
     bool is_orphaned;
-    bool is_over; /* for good */
+    bool is_over; /* the lease has ended and cannot be renewed */
 } kvp_loclease_t;
 
-/* kvp_loclease_renew: the master answered a heartbeat that was sent at asked_ns. lease_ms 0: it gives none. */
+/* kvp_loclease_renew renews the lease after the answer to a heartbeat that was sent at asked_ns. lease_ms is 0 if the
+ * master gives no lease. */
 void kvp_loclease_renew(kvp_loclease_t *lease, uint64_t asked_ns, uint32_t lease_ms, uint32_t grace_ms);
 
-/* kvp_loclease_orphan: the other side closed the connection. The master, or the next one, then
- * waits for the grace period, so a lease that is valid now lasts as long; a master does not wait
- * for an expired one. Mere silence does not count as a close: a master that still counts this
- * session waits only for its lease. kvp_loclease_end: the session is over, and the master may rely
- * on it. */
+/* kvp_loclease_orphan records a close of the connection by the other side. The master, or the next master, then waits
+ * for the grace period, so a lease that is valid now stays valid as long. A master does not wait for an expired
+ * lease. Mere silence does not count as a close: a master that still has this session waits only for its lease.
+ * kvp_loclease_end ends the lease at once, because the session is over and the master may rely on that. */
 void kvp_loclease_orphan(kvp_loclease_t *lease, uint64_t now_ns);
 void kvp_loclease_end(kvp_loclease_t *lease);
 
-/* kvp_loclease_until returns the time at which known locations may no longer be used; 0 = they may not. */
+/* kvp_loclease_until returns the time at which the lease ends; 0 = cached locations may not be used. */
 uint64_t kvp_loclease_until(const kvp_loclease_t *lease);
 
-/* Cached locations as a batch of gets uses them: client/cache/locations.c for many threads, a lone
- * loccache in the simulator. The thread rules are the implementation's. First member of the
- * implementing struct. */
+/* Table of functions through which a batch of gets uses cached locations: client/cache/locations.c implements it for
+ * many threads, the simulator with a single loccache. The implementation says which threads may call. The table is
+ * the first member of the implementing struct. */
 struct kvp_known {
-    /* As the functions above with these names. */
+    /* Same contracts as the kvp_loccache functions with these names. */
     bool (*find)(const kvp_known_t *known, kvp_digest_t digest, kvp_cached_place_t *place_out);
     bool (*has)(const kvp_known_t *known, kvp_digest_t digest, uint64_t version);
     bool (*keep)(const kvp_known_t *known, kvp_digest_t digest, const kvp_cached_place_t *place, uint64_t seq);
     void (*seen)(const kvp_known_t *known, kvp_digest_t digest, uint64_t version, uint64_t told_ns);
     void (*forget)(const kvp_known_t *known, kvp_digest_t digest, uint64_t version_max);
-    /* until: when the lease ends, 0 = it does not hold. seq: the last revocation that was applied throughout. */
+    /* until returns the end of the lease; 0 = there is no valid lease. seq returns the number of the last revocation
+     * that was applied completely. */
     uint64_t (*until)(const kvp_known_t *known);
     uint64_t (*seq)(const kvp_known_t *known);
-    uint64_t (*lease_ns)(const kvp_known_t *known); /* how long the master lets a lease last that is not renewed */
+    uint64_t (*lease_ns)(const kvp_known_t *known); /* length of a lease that is not renewed */
 };
 
 #endif

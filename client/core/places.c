@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An answer is used in place: only its head is decoded, the records are checked where they lie.
- */
+ * Decodes answers in place: only the head is unpacked, the records are checked and used inside the frame. */
 #include "client/core/places.h"
 
 #include "proto/pb.h"

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - The batch goes through its phases together: all items with a place are filled, then sealed,
- *   then committed, and only then the master is asked again for the rest. So the answer to a
- *   PUT_BEGIN may stay in the receive buffer as long as its locations are needed, and the master
- *   can evict our own first objects for the later ones.
- * - A seal waits for every copy's payload; a commit for every copy's seal. A failed copy is left
- *   out, and the commit lists the complete ones. Copies that differ (the caller wrote into the
- *   buffer meanwhile) are not committed.
- * - A single copy waits for no other: if its sum is known before the descriptor is sent, then word,
- *   payload, descriptor and word are sent one after the other, and the put has one round less. For
- *   large objects summing in advance would cost more than a round: their sum is computed during the
- *   transfer.
- * - An attempt that the master may know and that is not committed is always aborted, also if its
- *   PUT_BEGIN was not answered in time: the master gets the two in this order on one connection.
- *   The end of a session aborts as well.
- * - Another client that puts the same block at the same moment is usually almost done, and its
- *   value is as good. So this client waits for it, for a moment, once all other items of the batch
- *   are placed and committed.
- * - Where bytes can land late, they go over connections older than the attempt, which the node ends
- *   before it gives the place away. The first put to a node makes the connection and is begun
- *   again, even if another copy is complete. */
+ * - All items of the batch go through the phases together: all items with a place are filled, then sealed, then
+ *   committed, and only then the master is asked again for the remaining items. So the answer to a PUT_BEGIN may stay
+ *   in the receive buffer as long as its locations are needed, and the master can evict the batch's first objects to
+ *   make space for its last ones.
+ * - A seal waits for the payload of every copy, and a commit for the seal of every copy. A failed copy is left out,
+ *   and the commit lists the complete copies. Copies with different bytes (the caller wrote into the buffer
+ *   meanwhile) are not committed.
+ * - A single copy need not wait for other copies: if its checksum is known before the descriptor is sent, then word,
+ *   payload, descriptor and word are sent one after the other, and the put has one round trip less. For a large
+ *   object, computing the checksum in advance would cost more than a round trip, so the checksum is computed during
+ *   the transfer.
+ * - An attempt that the master may know and that is not committed is always aborted, even if its PUT_BEGIN was not
+ *   answered in time: the master gets both messages in this order on one connection. The end of a session aborts its
+ *   attempts as well.
+ * - Another client that puts the same block at the same moment is usually almost done, and its value is as good. So
+ *   this client waits for the other client for a short time (JOIN_NS), after all other items of the batch are placed
+ *   and committed.
+ * - If writes can reach a node late, they use connections older than the attempt, which the node ends before it
+ *   reuses the space. The first put to a node opens the connection and begins its attempt again, even if another copy
+ *   is complete. */
 #include "client/core/putop.h"
 
 #include "common/mutate.h"
@@ -30,14 +30,15 @@
 #include "proto/kvpool.pb-c.h"
 
 #define MS 1000000ull
-#define RESTARTS_MAX 4u /* of one item, after its attempt was lost with a node */
+#define RESTARTS_MAX 4u /* most restarts of one item whose attempt was lost with a node */
 #define RESTART_BACKOFF_NS (20 * MS)
-#define JOIN_NS (250 * MS) /* some times as long as a put takes */
+#define JOIN_NS (250 * MS) /* longest wait for another client's put of the same key; several times as long as a put */
 #define JOIN_STEP_MIN_NS (1 * MS)
 #define JOIN_STEP_MAX_NS (16 * MS)
 #define RETRY_MS_MAX 1000u
 
-/* After the abort of its attempt, an item in ABORT ends with its error, and an item in RETRY asks again. */
+/* After the abort of its attempt, an item in PHASE_ABORT ends with its error, and an item in PHASE_RETRY asks the
+ * master again. */
 enum { PHASE_ASK, PHASE_FILL, PHASE_SEAL, PHASE_COMMIT, PHASE_ABORT, PHASE_RETRY, PHASE_DONE };
 
 static void
@@ -48,8 +49,8 @@ finish_item(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t err)
     op->left_n--;
 }
 
-/* Ends the attempt without a commit: the master is informed, and then asked again, or the item ends
- * with err. */
+/* Ends an item's attempt without a commit. The abort is sent next. After the abort the master is asked again if
+ * is_again, else the item ends with err. */
 static void
 give_up(kvp_putop_item_t *it, kvp_err_t err, bool is_again)
 {
@@ -72,7 +73,7 @@ ask_again(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t why, uint64_t not_bef
     op->retry_n++;
 }
 
-/* What becomes of an item whose attempt was aborted, or died with its session. */
+/* Handles an item whose attempt was aborted or ended with its session: asks again, or ends the item. */
 static void
 after_attempt(kvp_putop_t *op, kvp_putop_item_t *it)
 {
@@ -89,7 +90,7 @@ kvp_putop_begin(kvp_putop_t *op)
         kvp_putop_item_t *it = &op->items[i];
 
         it->phase = PHASE_ASK;
-        it->err = KVP_DEADLINE; /* the result without any answer */
+        it->err = KVP_DEADLINE; /* the item's result if the master never answers */
         it->restarts = 0;
         it->was_cut = false;
     }
@@ -132,9 +133,10 @@ count_items(const kvp_putop_t *op, uint8_t phase)
     return n;
 }
 
-/* ---- PUT_BEGIN */
-/* How long the master may hold the answer back for want of space: it serves in the order of arrival, so who comes back
- * early is last again. The rest of the time is for writing. */
+/* ---- PUT_BEGIN: asking for places */
+/* Returns how long the master may hold back its answer while there is no space: 7/8 of the remaining time, the rest
+ * is for writing. The master serves requests in the order of arrival, so a client that asks again after a short wait
+ * goes to the end of the queue. */
 static uint32_t
 wait_ms(const kvp_putop_t *op, uint64_t now_ns)
 {
@@ -221,8 +223,10 @@ encode_begin(kvp_putop_t *op, uint64_t now_ns)
     kvp_frame_end(op->out, at);
 }
 
-/* Asks whether the other client has finished. Questions become rarer: an answer may be held back
- * for other keys of the message, and an own attempt of a lost session ends by itself. */
+/* Asks again later whether the other client that writes the key has finished. The pauses grow, because the master may
+ * hold back an answer for other keys of the same message. After JOIN_NS the item ends with IN_PROGRESS. An item whose
+ * session was lost does not end then: the other attempt may be this client's own attempt from the lost session, and
+ * that attempt ends by itself. */
 static void
 join_other(kvp_putop_t *op, kvp_putop_item_t *it, uint64_t now_ns)
 {
@@ -237,8 +241,8 @@ join_other(kvp_putop_t *op, kvp_putop_item_t *it, uint64_t now_ns)
         finish_item(op, it, KVP_IN_PROGRESS);
 }
 
-/* A master without upsert leaves the old value. After a lost session the value may be this call's
- * own. */
+/* Returns the result of an item whose key has a committed value. A master without upsert support keeps the old value:
+ * NOTSUP. After a lost session the committed value may be this call's own, so the item is OK and not ALREADY. */
 static kvp_err_t
 committed_err(const kvp_putop_t *op, const kvp_putop_item_t *it)
 {
@@ -251,7 +255,7 @@ take_refusal(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t err, bool has_gran
 {
     if (err == KVP_ALREADY)
         finish_item(op, it, committed_err(op, it));
-    else if (err == KVP_EAGAIN && has_grants) /* asked for again when the granted ones are committed */
+    else if (err == KVP_EAGAIN && has_grants) /* asked for again after the granted items are committed */
         it->err = KVP_RETRY_AFTER;
     else if (err == KVP_RETRY_AFTER || err == KVP_EAGAIN)
         ask_again(op, it, KVP_RETRY_AFTER, retry_ns);
@@ -314,7 +318,7 @@ take_places(kvp_putop_t *op, const kvp_frame_t *frame, uint64_t now_ns)
     return KVP_OK;
 }
 
-/* ---- bytes */
+/* ---- moving the bytes */
 static void
 make_desc(const kvp_putop_t *op, const kvp_putop_item_t *it, const kvp_wire_loc_t *loc, kvp_desc_t *desc)
 {
@@ -378,7 +382,7 @@ sound_n(const kvp_putop_item_t *it)
     return (uint32_t)__builtin_popcount(it->sound);
 }
 
-/* Fills moves with parts of one phase that were not begun yet; none left leaves moves_n 0. */
+/* Fills op->moves with moves of one phase that have not begun yet. moves_n is 0 if there is none. */
 static void
 fill_moves(kvp_putop_t *op, uint8_t phase)
 {
@@ -396,7 +400,8 @@ fill_moves(kvp_putop_t *op, uint8_t phase)
     }
 }
 
-/* One copy may have a sum and another none: device memory that was sent directly. */
+/* Records the checksum of a written copy. CORRUPT if two copies have different checksums. A copy may have no
+ * checksum: device memory that was sent directly. */
 static void
 take_sum(kvp_putop_item_t *it, const kvp_move_t *mv)
 {
@@ -420,8 +425,8 @@ take_part(kvp_putop_item_t *it, const kvp_move_t *mv)
     if (it->sound == 0 && it->err == KVP_OK) it->err = it->part_err;
 }
 
-/* It may go well elsewhere, or once more: the node is not reached, or the master took the place back, and the word has
- * another generation. */
+/* Returns true if a new attempt may succeed: the node could not be reached, or the master reclaimed the space, so
+ * that the descriptor's word has another generation. */
 static bool
 is_attempt_lost(kvp_err_t err)
 {
@@ -437,7 +442,8 @@ lose_attempt(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t err, uint64_t now_
     give_up(it, err == KVP_STALE ? KVP_ABORTED : err, is_again);
 }
 
-/* The connection stands by now, so no wait is needed. Repeated losses count like any other. */
+/* Restarts an item whose attempt was older than a connection, without a pause, because the connection is open by now.
+ * Returns false if not needed or after RESTARTS_MAX restarts. */
 static bool
 begin_again(kvp_putop_item_t *it)
 {
@@ -461,7 +467,7 @@ kvp_putop_on_moved(kvp_putop_t *op, uint64_t now_ns)
         }
         it->phase = op->moves[i].kind == KVP_MOVE_FILL && KVP_RULE(COMMIT_AFTER_SEAL) ? PHASE_SEAL : PHASE_COMMIT;
         it->parts_begun = 0;
-        it->parts_done = it->nloc - sound_n(it); /* copies that were not filled are not sealed */
+        it->parts_done = it->nloc - sound_n(it); /* copies whose fill failed are not sealed */
     }
     op->moves_n = 0;
 }
@@ -490,8 +496,8 @@ commit_item(kvp_putop_t *op, kvp_putop_item_t *it)
 {
     const kvp_known_t *known = op->session.known;
 
-    /* From now on the putting client reads its own value, even if an older version was evicted and
-     * its bytes are still there. */
+    /* Drop the cached location: from now on this client reads its own value. An older version may have been evicted
+     * while its bytes are still in memory. */
     if (known != NULL) known->forget(known, it->digest, UINT64_MAX);
     finish_item(op, it, KVP_OK);
 }
@@ -518,7 +524,8 @@ take_commits(kvp_putop_t *op, const kvp_frame_t *frame, uint64_t now_ns)
     return KVP_OK;
 }
 
-/* One message covers either drained attempts or undrained ones; the others follow in the next. */
+/* Builds a PUT_ABORT for either the drained attempts or the undrained ones. The remaining attempts follow in the next
+ * message. */
 static void
 encode_abort(kvp_putop_t *op)
 {
@@ -543,7 +550,7 @@ encode_abort(kvp_putop_t *op)
     kvp_frame_end(op->out, at);
 }
 
-/* ---- answers */
+/* ---- answers of the master */
 kvp_err_t
 kvp_putop_on_reply(kvp_putop_t *op, const kvp_frame_t *frame, uint64_t now_ns)
 {
@@ -553,7 +560,7 @@ kvp_putop_on_reply(kvp_putop_t *op, const kvp_frame_t *frame, uint64_t now_ns)
     return err == KVP_PROTO || kvp_op_is_session_loss(err) ? err : KVP_OK;
 }
 
-/* Everything that the session had granted is void. */
+/* Handles the loss of the session: every grant of the session is void. */
 static void
 lose_session(kvp_putop_t *op)
 {
@@ -584,7 +591,7 @@ kvp_putop_on_call_failed(kvp_putop_t *op, kvp_err_t err)
         kvp_putop_item_t *it = &op->items[i];
 
         if (it->phase != asked) continue;
-        /* The master's reason for giving no place says more than DEADLINE. */
+        /* the error of the master's last answer explains more than DEADLINE */
         give_up(it, err == KVP_DEADLINE && asked == PHASE_ASK ? it->err : err, false);
     }
 }
@@ -600,7 +607,7 @@ begin_call(kvp_putop_t *op, uint8_t opcode, uint32_t n, uint64_t now_ns)
     else
         encode_commit(op);
     if (op->out->err == KVP_OK) return (kvp_step_t){.kind = KVP_STEP_CALL};
-    if (opcode == KVP_OP_PUT_BEGIN) /* nothing was begun, and there is no attempt to abort */
+    if (opcode == KVP_OP_PUT_BEGIN) /* no attempt was begun, and none must be aborted */
         kvp_putop_fail(op, op->out->err);
     else
         kvp_putop_on_call_failed(op, op->out->err);

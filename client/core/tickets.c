@@ -9,13 +9,13 @@
 #include <stdlib.h>
 
 #define SETS_FIRST 16u
-#define RETRY_NS 100000000ull /* without a time from the master, or without an answer */
-#define GONE UINT64_MAX /* in place of a ticket */
+#define RETRY_NS 100000000ull /* pause before a repeated restore, if the master gave no time or no answer */
+#define GONE UINT64_MAX /* value of item_t.ticket for an object that is not restored any more */
 #define NS_PER_MS 1000000ull
 
 typedef struct {
     kvp_digest_t digest;
-    uint64_t ticket; /* in the session of the set's incarnation; 0 = not protected there */
+    uint64_t ticket; /* ticket in the session of the set's incarnation; 0 = not protected in this session */
 } item_t;
 
 struct kvp_tickets_set {
@@ -24,12 +24,12 @@ struct kvp_tickets_set {
     uint64_t incarnation;
     uint64_t version, until_ns;
     uint32_t n;
-    uint32_t asked_n; /* of the items, in a page that is out */
-    bool is_released; /* meanwhile */
+    uint32_t asked_n; /* items in a page whose answer is not there yet */
+    bool is_released; /* released while a page with its items was sent; freed after the answer */
     item_t items[];
 };
 
-/* ---- the table */
+/* ---- the table of sets */
 static uint32_t
 place_of(uint64_t id)
 {
@@ -47,7 +47,7 @@ find_set(const kvp_tickets_t *h, uint64_t id)
 static void
 drop_set(kvp_tickets_t *h, kvp_tickets_set_t *set)
 {
-    if (place_of(set->id) == h->set_at) h->item_at = 0; /* another set may get its place */
+    if (place_of(set->id) == h->set_at) h->item_at = 0; /* a new set may get this index */
     h->sets[place_of(set->id)] = NULL;
     h->free[h->free_n++] = place_of(set->id);
     free(set);
@@ -79,7 +79,7 @@ grow_table(kvp_tickets_t *h)
     places = realloc(h->free, cap * sizeof *places);
     if (places != NULL) h->free = places;
     if (sets == NULL || places == NULL) return h->free_n > 0;
-    if (h->set_at == h->cap) h->set_at = cap; /* the round stays over */
+    if (h->set_at == h->cap) h->set_at = cap; /* the round of restores stays over */
     for (uint32_t i = cap; i-- > h->cap;) {
         h->sets[i] = NULL;
         h->free[h->free_n++] = i;
@@ -88,7 +88,8 @@ grow_table(kvp_tickets_t *h)
     return true;
 }
 
-/* A sweep examines everything, so it pays only if it frees much; else the table grows. */
+/* Makes room for one more set. A sweep for expired sets examines all sets, so if it frees less than a quarter of the
+ * table, the table grows. */
 static bool
 make_room(kvp_tickets_t *h, uint64_t now_ns)
 {
@@ -127,7 +128,8 @@ kvp_tickets_add(kvp_tickets_t *h, const kvp_tickets_new_t *what, uint64_t now_ns
         set->items[i] = (item_t){what->digests[i], what->ticket};
     h->sets[h->free[--h->free_n]] = set;
     if (h->seq == UINT32_MAX) h->seq = 0;
-    /* Its session may have been followed by another one, in which the round has passed its place. */
+    /* The set's session may be lost already, and in the next session the round of restores may have passed its
+     * index. */
     if (h->incarnation > what->incarnation && !h->is_due_again) {
         h->is_due_again = true;
         h->due_ns = now_ns;
@@ -135,7 +137,7 @@ kvp_tickets_add(kvp_tickets_t *h, const kvp_tickets_new_t *what, uint64_t now_ns
     return set->id;
 }
 
-/* ---- giving back */
+/* ---- release */
 static void
 collect_tickets(const kvp_tickets_set_t *set, kvp_buf_t *tickets)
 {
@@ -160,14 +162,14 @@ kvp_tickets_release(kvp_tickets_t *h, uint64_t id, uint64_t incarnation, kvp_buf
     if (is_all_held) collect_tickets(set, tickets);
     for (uint32_t i = 0; i < set->n; i++) {
         is_all_held &= set->items[i].ticket != 0 && set->items[i].ticket != GONE;
-        set->items[i].ticket = GONE; /* it is never restored again */
+        set->items[i].ticket = GONE; /* the object is never restored again */
     }
     set->is_released = true;
     if (set->asked_n == 0) drop_set(h, set);
     return is_all_held;
 }
 
-/* ---- presenting */
+/* ---- restore in a new session */
 static void
 begin_round(kvp_tickets_t *h)
 {
@@ -182,7 +184,7 @@ again_at(kvp_tickets_t *h, uint64_t due_ns)
     h->is_due_again = true;
 }
 
-/* Tickets of sessions before are void. */
+/* Moves a set to the session of the restore: tickets of earlier sessions are void. */
 static void
 enter_session(const kvp_tickets_t *h, kvp_tickets_set_t *set)
 {
@@ -210,7 +212,7 @@ append_item(const kvp_tickets_t *h, kvp_tickets_page_t *page, kvp_tickets_set_t 
     set->asked_n++;
 }
 
-/* False where the page is full before the set is all in it. */
+/* Appends a set's unprotected items to the page. Returns false if the page is full before all items are in it. */
 static bool
 append_set(kvp_tickets_t *h, kvp_tickets_page_t *page, kvp_tickets_set_t *set, uint64_t now_ns)
 {
@@ -236,7 +238,7 @@ kvp_tickets_next(kvp_tickets_t *h, uint64_t incarnation, uint64_t now_ns, kvp_ti
     for (; h->set_at < h->cap; h->set_at++, h->item_at = 0) {
         kvp_tickets_set_t *set = h->sets[h->set_at];
 
-        /* A set of a later session: the present one was lost before its turn came. */
+        /* skip a set of a later session: the session of the restore was lost before the round came to the set */
         if (set == NULL || set->incarnation > incarnation) continue;
         if (is_over(set, now_ns))
             drop_set(h, set);
@@ -256,7 +258,7 @@ kvp_tickets_encode(const kvp_tickets_page_t *page, kvp_buf_t *out)
     kvp_pb_frame(out, KVP_OP_PRESENT, 0, 0, &head.base, page->recs, page->n * sizeof page->recs[0]);
 }
 
-/* ---- answers */
+/* ---- answers to a restore */
 static bool
 is_all_gone(const kvp_tickets_set_t *set)
 {
@@ -265,7 +267,7 @@ is_all_gone(const kvp_tickets_set_t *set)
     return true;
 }
 
-/* After the page's answer: frees released sets, and sets without any items left. */
+/* Ends the use of a page after its answer: frees released sets, and sets whose objects are all GONE. */
 static void
 give_back(kvp_tickets_t *h, kvp_tickets_page_t *page)
 {
@@ -283,7 +285,7 @@ take_record(kvp_tickets_t *h, const kvp_wire_presented_t *answer, kvp_tickets_se
 {
     if (answer->err == KVP_OK && set->is_released) {
         kvp_buf_append(tickets, &answer->ticket,
-                       sizeof answer->ticket); /* a ticket of many items may be appended many times: harmless */
+                       sizeof answer->ticket); /* a ticket of many items is appended many times, which is harmless */
     } else if (answer->err == KVP_OK) {
         item->ticket = answer->ticket;
     } else if (answer->err != KVP_RETRY_AFTER) {
@@ -329,7 +331,7 @@ kvp_tickets_on_reply(kvp_tickets_t *h, kvp_tickets_page_t *page, const kvp_frame
         kvp_tickets_on_call_failed(h, page, now_ns);
         return err;
     }
-    /* Refused whole: an older master does not know the question, and never will. */
+    /* If the master refused the whole page, give all its items up: an older master does not know the message. */
     for (uint32_t i = 0; i < page->n; i++)
         take_record(h, err == KVP_OK ? &answers[i] : &refused, page->of[i].set,
                     &page->of[i].set->items[page->of[i].item], retry_ns, tickets);

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Held tickets: a handle's tickets at the master (reservations and views), over all its sessions. A
- * ticket ends with its session. Ticket restore: in the next session the client sends the protected
- * objects to the master, in pages, and again while the master cannot honour them yet (PROTOCOL
- * "PRESENT"). Pure: the shell (client/control/tickets.c) has the lock, the clock and the
- * connection.
+ * Held tickets: a handle's tickets at the master (for reservations and views), over all its sessions. The master ends
+ * a ticket together with its session. Restore of tickets: in the next session the client sends the protected objects
+ * to the master, in pages, and again while the master cannot protect them yet (PROTOCOL "PRESENT"). Pure: the shell
+ * (client/control/tickets.c) has the lock, the clock and the connection.
  *
  * Design notes.
- * - The holder of a ticket knows it by an id of ours, which stays the same across sessions. A
- *   reservation may have several tickets: objects that nodes mount later come under another one.
- * - A set whose restore is under way is not freed: it is marked, and freed with the answer.
- * - Callers need not release an expired reservation. Expired ones are swept out when there is no
- *   room. */
+ * - The holder of a ticket knows it by an id of this library, which stays the same across sessions. A reservation may
+ *   have several tickets: objects that nodes mount later get another ticket.
+ * - A set whose restore is running is not freed at its release: it is marked, and freed when the answer arrives.
+ * - Callers need not release an expired reservation. Expired reservations are freed when there is no room for a new
+ *   one. */
 #ifndef KVP_CLIENT_CORE_TICKETS_H
 #define KVP_CLIENT_CORE_TICKETS_H
 
@@ -23,30 +22,30 @@
 typedef struct kvp_tickets_set kvp_tickets_set_t;
 
 typedef struct {
-    kvp_tickets_set_t **sets; /* owned, by the low half of their ids; NULL = free */
-    uint32_t *free; /* owned: free places, */
-    uint32_t free_n; /* and how many */
+    kvp_tickets_set_t **sets; /* owned array of sets; the index is the low half of a set's id; NULL = free place */
+    uint32_t *free; /* owned array of the free indices in sets */
+    uint32_t free_n; /* number of free indices */
     uint32_t cap;
-    uint32_t seq; /* the high half of the last id */
-    uint64_t incarnation; /* of the session of the restore; 0 = none yet */
-    uint32_t set_at, item_at; /* where the round goes on; cap = it is over */
-    bool is_due_again; /* another round of restores is needed, */
-    uint64_t due_ns; /* not before */
+    uint32_t seq; /* high half of the last id */
+    uint64_t incarnation; /* incarnation of the session in which tickets are being restored; 0 = none yet */
+    uint32_t set_at, item_at; /* position of the current round of restores; set_at == cap = the round is over */
+    bool is_due_again; /* another round of restores is needed */
+    uint64_t due_ns; /* time before which the next round does not begin */
 } kvp_tickets_t;
 
-/* A new set: n digests under one ticket from the session of the incarnation. */
+/* A new set: n digests under one ticket, which was granted in the session of the incarnation. */
 typedef struct {
     kvp_present_kind_t kind;
     uint64_t incarnation;
     uint64_t ticket;
-    uint64_t version; /* HOLD */
-    uint64_t until_ns; /* the other kinds: end of their time, on the caller's clock */
+    uint64_t version; /* version of the object; HOLD only */
+    uint64_t until_ns; /* of the other kinds: end of the reservation, on the caller's clock */
     const kvp_digest_t *digests;
     uint32_t n;
 } kvp_tickets_new_t;
 
-/* One message: kvp_tickets_next fills it, and kvp_tickets_on_reply or kvp_tickets_on_call_failed
- * ends it. */
+/* One message that restores tickets. kvp_tickets_next fills the page, and kvp_tickets_on_reply or
+ * kvp_tickets_on_call_failed ends its use. */
 typedef struct {
     uint32_t n;
     kvp_wire_present_t recs[KVP_PLACES_MAX];
@@ -56,24 +55,26 @@ typedef struct {
     } of[KVP_PLACES_MAX];
 } kvp_tickets_page_t;
 
-/* The zero value is empty. */
-void kvp_tickets_fini(kvp_tickets_t *held); /* no page is out */
+/* A zeroed struct is empty and valid. */
+void kvp_tickets_fini(kvp_tickets_t *held); /* the caller has ended the use of every page */
 
-/* kvp_tickets_add returns the id, never 0; 0 = no memory, or too many. */
+/* kvp_tickets_add returns the id of the new set, never 0. It returns 0 if memory is short or there are too many
+ * sets. */
 uint64_t kvp_tickets_add(kvp_tickets_t *held, const kvp_tickets_new_t *what, uint64_t now_ns);
 
-/* kvp_tickets_release forgets the id and appends its tickets to release in the session of the
- * incarnation. True if all of it was protected in the session; false also for an unknown or expired
- * id. */
+/* kvp_tickets_release forgets the set with the id. It appends to `tickets` the set's tickets that are to be released
+ * in the session of the incarnation. Returns true if all objects of the set were protected in the session. Returns
+ * false also for an unknown or expired id. */
 bool kvp_tickets_release(kvp_tickets_t *held, uint64_t id, uint64_t incarnation, kvp_buf_t *tickets);
 
-/* kvp_tickets_next fills a page for the session of the incarnation: OK, or EAGAIN without anything
- * to restore before *due_ns_out (UINT64_MAX = nothing at all). */
+/* kvp_tickets_next fills a page with objects to restore in the session of the incarnation. Returns OK, or EAGAIN if
+ * nothing is to be restored before *due_ns_out (UINT64_MAX = nothing at all). */
 kvp_err_t kvp_tickets_next(kvp_tickets_t *held, uint64_t incarnation, uint64_t now_ns, kvp_tickets_page_t *page,
                            uint64_t *due_ns_out);
 
-/* kvp_tickets_on_reply handles the answer, and appends tickets that are no longer needed. PROTO:
- * malformed. kvp_tickets_on_call_failed: without an answer; the restore is repeated. */
+/* kvp_tickets_on_reply handles the answer to a page, and appends tickets that are no longer needed to `tickets`.
+ * Returns PROTO for a malformed answer. kvp_tickets_on_call_failed ends a page without an answer; the restore is
+ * repeated. */
 kvp_err_t kvp_tickets_on_reply(kvp_tickets_t *held, kvp_tickets_page_t *page, const kvp_frame_t *frame, uint64_t now_ns,
                                kvp_buf_t *tickets);
 void kvp_tickets_on_call_failed(kvp_tickets_t *held, kvp_tickets_page_t *page, uint64_t now_ns);

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - Moves are cut into parts that fit in half a bounce buffer, and parts are gathered into windows:
- *   one window, one half, one kvp_transfer_run. Moves of host memory join a window whole, and need
- *   no room.
- * - Copies of one object are neighbours in a batch: they share a part, and the device copies it
- *   once.
- * - A part that is not the whole object is summed here, since the transport sees one part at a
- *   time.
- * - Copies of one window at a time are under way: they are awaited before the next ones begin, and
- *   before the call returns, whatever its result.
- * - An object that failed in one window is left out of later ones. Its parts may have been copied
- *   in advance by then. */
+ * - Moves are cut into parts that fit in half of a bounce buffer, and parts are gathered into windows. A window uses
+ *   one half and is one call of kvp_transfer_run. A move of host memory joins a window as a whole and needs no bounce
+ *   memory.
+ * - Copies of one object are neighbours in a batch. They share a part, so the device copies the bytes once.
+ * - The checksum of an object in several parts is computed here, since the transport sees one part at a time.
+ * - Device copies of only one window at a time are running: they are awaited before the next ones begin, and before
+ *   the call returns, whatever its result.
+ * - An object that failed in one window is left out of later windows. Its next parts may already have been copied
+ *   from the device by then. */
 #include "client/data/bounced.h"
 
 #include "transport/copy.h"
@@ -18,11 +16,11 @@
 #include "common/mutate.h"
 
 /* Design notes.
- * - The route to a node is known once kvp_transfer_run has a path there. So all moves go to it
- *   first, and the refused ones (NOTSUP) go through bounce buffers afterwards. Without memory for
- *   GPU direct this try is skipped.
- * - The flush follows the last completion, once for each context whose memory was written: it
- *   covers all earlier writes of adapters. */
+ * - The route to a node is known only after kvp_transfer_run has a path to it. So all moves go there first, and the
+ *   refused moves (NOTSUP) go through bounce buffers afterwards. If no memory is fit for GPU direct, the first try is
+ *   skipped.
+ * - The flush follows the last completion, once for each device context whose memory was written: it covers all
+ *   earlier writes of network adapters. */
 
 static bool
 is_devices(const kvp_transfer_t *transfer, const kvp_move_t *mv)
@@ -40,7 +38,8 @@ is_any_gpu_direct(const kvp_transfer_t *transfer, const kvp_move_t *moves, uint3
 
 /* ---- moves by GPU direct */
 
-/* Some of a span's memory that has another context than *last. */
+/* Returns the next device memory of the span whose context is not `last`, or NULL. *piece is the index from which to
+ * search. */
 static const kvp_devmem_t *
 next_context(kvp_regs_t *regs, const kvp_span_t *span, const void *last, uint32_t *piece)
 {
@@ -66,8 +65,8 @@ flush_span(kvp_regs_t *regs, const kvp_span_t *span, const void **flushed)
     return err;
 }
 
-/* Neighbours mostly have the same context; where contexts take turns, some are flushed more often
- * than they need to be. */
+/* Flushes the writes of network adapters to the memory of all successful moves. Neighbouring moves mostly have the
+ * same context and share a flush; if contexts alternate, some are flushed more often than necessary. */
 static void
 flush_all(const kvp_transfer_t *transfer, kvp_regs_t *regs, kvp_move_t *moves, uint32_t n)
 {
@@ -79,7 +78,7 @@ flush_all(const kvp_transfer_t *transfer, kvp_regs_t *regs, kvp_move_t *moves, u
             moves[i].err = flush_span(regs, &transfer->spans[moves[i].item], &flushed);
 }
 
-/* Counts the objects in device memory that were moved. */
+/* Counts the objects in device memory whose move succeeded, and their bytes. */
 static void
 count_moved(const kvp_transfer_t *transfer, const kvp_move_t *moves, uint32_t n, _Atomic uint64_t *objects,
             _Atomic uint64_t *object_bytes)
@@ -102,7 +101,7 @@ is_refused(const kvp_transfer_t *transfer, const kvp_move_t *mv)
     return mv->err == KVP_NOTSUP && is_devices(transfer, mv);
 }
 
-/* Copies of one object stay neighbours. */
+/* Moves the refused objects through bounce buffers. Copies of one object stay neighbours. */
 static void
 bounce_refused(const kvp_transfer_t *transfer, kvp_bounces_t *bounces, kvp_regs_t *regs, kvp_move_t *moves, uint32_t n)
 {
@@ -141,16 +140,17 @@ kvp_device_run(const kvp_transfer_t *transfer, kvp_bounces_t *bounces, kvp_regs_
     bounce_refused(transfer, bounces, regs, moves, n);
 }
 
-#define PARTS_MAX 512u /* of a window */
+#define PARTS_MAX 512u /* most parts of a window */
 
-/* Some bytes of an object, and where they are in the half. The moves [move, move + n) are copies of that object. */
+/* A part: a range of an object's bytes and its place in the half. The moves [move, move + n) are copies of the same
+ * object. */
 typedef struct {
     uint32_t move;
     uint32_t n;
     uint64_t off;
     uint64_t len;
-    uint8_t *at; /* NULL: all of it is the host's, and is not bounced */
-    kvp_err_t err; /* of the copy between device and bounce buffer */
+    uint8_t *at; /* address in the half; NULL = the object is in host memory and is not bounced */
+    kvp_err_t err; /* error of the copy between device and bounce buffer */
 } part_t;
 
 typedef struct {
@@ -164,17 +164,18 @@ typedef struct {
     const kvp_transfer_t *transfer;
     kvp_regs_t *regs;
     kvp_bounce_t *bounce;
-    kvp_sum_state_t *sum; /* the bounce buffer's */
+    kvp_sum_state_t *sum; /* checksum state of the bounce buffer */
     kvp_move_t *moves;
     uint32_t n;
-    uint32_t next; /* the move that the next part is of, */
-    uint64_t next_off; /* offset in this move */
-    window_t *windows; /* two */
+    uint32_t next; /* index of the move for the next part */
+    uint64_t next_off; /* offset of the next part in the move */
+    window_t *windows; /* array of two windows */
 } run_t;
 
 /* ---- copying between device and bounce buffer */
 
-/* Copies one piece, at once or in the background. */
+/* Copies one piece between the caller's memory and the bounce buffer. A copy of device memory runs in the
+ * background. */
 static kvp_err_t
 copy_piece(run_t *r, void *piece, uint8_t *at, size_t len, bool is_read)
 {
@@ -214,7 +215,7 @@ copy_part(run_t *r, const part_t *part)
     return KVP_OK;
 }
 
-/* Whether some of its moves are still worth something. */
+/* Returns true if some move of the part has no error yet. */
 static bool
 is_alive(const run_t *r, const part_t *part)
 {
@@ -230,7 +231,7 @@ fail_part(run_t *r, const part_t *part, kvp_err_t err)
         if (r->moves[part->move + i].err == KVP_OK) r->moves[part->move + i].err = err;
 }
 
-/* Begins the copies of a window. */
+/* Begins the copies between device and bounce buffer for all parts of a window. */
 static void
 begin_copies(run_t *r, window_t *w)
 {
@@ -241,7 +242,7 @@ begin_copies(run_t *r, window_t *w)
     }
 }
 
-/* Ends the copies of a window: what could not be copied has failed. */
+/* Waits for the copies of a window. The moves of a part that could not be copied fail. */
 static void
 end_copies(run_t *r, const window_t *w)
 {
@@ -257,7 +258,7 @@ end_copies(run_t *r, const window_t *w)
 
 /* ---- windows */
 
-/* Returns how many moves from this one on are copies of its object. */
+/* Returns the number of moves, from this move on, that are copies of the same object. */
 static uint32_t
 copies_n(const run_t *r, uint32_t move)
 {
@@ -269,7 +270,7 @@ copies_n(const run_t *r, uint32_t move)
     return n;
 }
 
-/* Adds the next part if the window has room for it; false: no room, or no part is left. */
+/* Adds the next part to the window. Returns false if the window has no room, or no part is left. */
 static bool
 add_part(run_t *r, window_t *w)
 {
@@ -315,12 +316,12 @@ is_whole(const run_t *r, const part_t *part)
 static kvp_move_kind_t
 kind_of(const kvp_move_t *mv, const part_t *part)
 {
-    if (mv->kind == KVP_MOVE_PUT) return KVP_MOVE_PUT; /* of the host's memory, whole */
+    if (mv->kind == KVP_MOVE_PUT) return KVP_MOVE_PUT; /* a PUT is of host memory and is one whole part */
     if (mv->kind == KVP_MOVE_READ) return part->off + part->len == mv->len ? KVP_MOVE_READ : KVP_MOVE_READ_PART;
     return part->off == 0 ? KVP_MOVE_FILL : KVP_MOVE_FILL_MORE;
 }
 
-/* What kvp_transfer_run has done of a part goes into the report of its move. */
+/* Copies the result of a part's transfer into the result of its move. */
 static void
 take_report(kvp_move_t *mv, const kvp_move_t *done, bool is_whole)
 {
@@ -351,7 +352,8 @@ sum_part(run_t *r, const part_t *part)
     }
 }
 
-/* Makes the moves of a window's parts, on the parts' bounce memory. */
+/* Makes the moves for a window's parts. The memory of a bounced part is its place in the bounce buffer. Returns the
+ * number of moves. */
 static uint32_t
 make_moves(const run_t *r, const window_t *w, kvp_move_t *moves, kvp_span_t *spans, kvp_iov_t *iov)
 {
@@ -371,7 +373,7 @@ make_moves(const run_t *r, const window_t *w, kvp_move_t *moves, kvp_span_t *spa
             moves[n].kind = kind_of(mv, part);
             moves[n].item = i;
             moves[n].has_desc = moves[n].is_sum_path =
-                false; /* reports that a write, or a refused move, leaves unset */
+                false; /* clear the results that kvp_transfer_run does not set for a write or a refused move */
             if (!is_whole(r, part)) moves[n].flags &= ~KVP_READ_SUM_ALONE;
             moves[n].loc.offset += part->off;
             moves[n++].len = part->len;
@@ -393,7 +395,7 @@ take_reports(run_t *r, const window_t *w, const kvp_move_t *done)
     }
 }
 
-/* Runs kvp_transfer_run over a window. */
+/* Carries out the moves of a window. */
 static void
 move_window(run_t *r, const window_t *w)
 {
@@ -418,7 +420,7 @@ move_window(run_t *r, const window_t *w)
     take_reports(r, w, moves);
 }
 
-/* From the device: a window is copied while the previous one is written. */
+/* Moves objects from the device to nodes: a window is copied from the device while the previous one is sent. */
 static void
 run_fills(run_t *r)
 {
@@ -435,7 +437,7 @@ run_fills(run_t *r)
     }
 }
 
-/* To the device: a window is read while the previous one is copied. */
+/* Moves objects from nodes to the device: a window is received while the previous one is copied to the device. */
 static void
 run_reads(run_t *r)
 {
@@ -452,7 +454,7 @@ run_reads(run_t *r)
     if (behind != NULL) end_copies(r, behind);
 }
 
-/* ---- the whole */
+/* ---- the whole run */
 static const kvp_devmem_t *
 first_device(const run_t *r)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Moves to and from device memory, by transports that reach only host memory: through a bounce
- * buffer, which is pinned host memory in two halves. While the bytes of one half are transferred,
- * the device copies the other. See docs/adr/0015. */
+ * Moves to and from device memory with transports that reach only host memory. The bytes go through a bounce buffer:
+ * pinned host memory in two halves. While one half is transferred, the device copies the other half. See
+ * docs/adr/0015. */
 #ifndef KVP_CLIENT_DATA_BOUNCED_H
 #define KVP_CLIENT_DATA_BOUNCED_H
 
@@ -9,16 +9,16 @@
 #include "transport/regs.h"
 #include "transport/bounce.h"
 
-/* kvp_bounced_run is kvp_transfer_run for moves of one kind, READ or FILL, with device memory in
- * some span; `regs` knows which, and the caller holds those ranges. After the return no transfer
- * touches that memory. Also: SYS, NOMEM if the device cannot copy or no bounce buffer can be made;
- * DEADLINE if none was free by then. */
+/* kvp_bounced_run is kvp_transfer_run for moves of one kind, READ or FILL, with device memory in some of the spans.
+ * `regs` knows the device memory, and the caller holds its registrations. After the return no transfer touches device
+ * memory. Further errors: SYS or NOMEM if the device cannot copy or no bounce buffer can be allocated; DEADLINE if
+ * none was free by then. */
 void kvp_bounced_run(const kvp_transfer_t *transfer, kvp_bounces_t *bounces, kvp_regs_t *regs, kvp_move_t *moves,
                      uint32_t n);
 
-/* kvp_device_run is kvp_bounced_run for moves of any kind of memory. After a READ reported as OK
- * the device sees the new bytes. Also: NOT_REGISTERED if memory that an adapter uses was
- * unregistered. */
+/* kvp_device_run is kvp_transfer_run for moves with any kind of memory: it uses GPU direct if it can, and bounce
+ * buffers else. After a READ with OK the device sees the new bytes. Further error: NOT_REGISTERED if memory that a
+ * network adapter uses was unregistered. */
 void kvp_device_run(const kvp_transfer_t *transfer, kvp_bounces_t *bounces, kvp_regs_t *regs, kvp_move_t *moves,
                     uint32_t n);
 

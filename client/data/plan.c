@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The transfers of a move, their order, and their guards.
+ * Makes the transfers of a move, with their order and guards.
  *
- * Design note. The descriptor of a PUT contains the sum. A synchronous transport computes it while
- * copying the payload, before the descriptor's turn; else the payload is summed before anything is
- * sent. */
+ * Design note. The descriptor of a PUT contains the payload's checksum. A synchronous transport computes the checksum
+ * while it copies the payload, before the descriptor's turn. For other transports the checksum is computed before
+ * anything is sent. */
 #include "client/data/plan.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ kvp_plan_xfers_n(const kvp_move_t *mv)
     return n[mv->kind] + (mv->kind == KVP_MOVE_READ && mv->has_desc);
 }
 
-/* Only the host sees bytes well enough to sum them. */
+/* Only the host can compute checksums, so device memory bounces if the transport or the caller needs a checksum. */
 bool
 kvp_plan_must_bounce(const kvp_transfer_t *m, const kvp_ep_t *ep, const kvp_move_t *mv)
 {
@@ -28,8 +28,8 @@ kvp_plan_must_bounce(const kvp_transfer_t *m, const kvp_ep_t *ep, const kvp_move
     return ep->needs_sums || (kvp_move_is_read(mv) && (mv->flags & KVP_READ_SUM) != 0);
 }
 
-/* The first len bytes of the span; trimmed where it is longer. NULL: no memory, or shorter (which
- * the core excludes). */
+/* Returns the first len bytes of the span, as an array of pieces with *n_out pieces. NULL if memory is short, or if
+ * the span is shorter than len, which the state machines exclude. */
 static const kvp_iov_t *
 cut_span(const kvp_transfer_t *m, const kvp_span_t *span, uint64_t len, uint32_t *n_out)
 {
@@ -60,7 +60,7 @@ init_xfer(const kvp_plan_t *s, kvp_xfer_t *x, kvp_xfer_kind_t kind, kvp_rseg_t *
     if (kind != KVP_XFER_READ) x->granted_ns = s->move->granted_ns;
     x->done = kvp_xferq_done;
     x->arg = s->queue;
-    x->status = KVP_CANCELLED; /* until it was submitted and has completed */
+    x->status = KVP_CANCELLED; /* the status until the transfer was submitted and completed */
 }
 
 static void
@@ -71,7 +71,8 @@ set_iov(kvp_xfer_t *x, const kvp_iov_t *iov, uint32_t n, uint64_t len)
     x->len = len;
 }
 
-/* Writes land only while the extent is still ours. */
+/* Sets a guard on a write: it takes effect only while the descriptor's word says that this client writes the
+ * extent. */
 static void
 set_guard(kvp_xfer_t *x, const kvp_chunk_mem_t *mem, const kvp_wire_loc_t *loc)
 {
@@ -93,7 +94,7 @@ make_payload(const kvp_plan_t *s, kvp_xfer_t *x)
 {
     const kvp_transfer_t *m = s->transfer;
     const kvp_move_t *mv = s->move;
-    bool is_told = (s->ops->caps & KVP_TP_VERIFY_SUM) != 0; /* the peer sends the sum of its bytes */
+    bool is_told = (s->ops->caps & KVP_TP_VERIFY_SUM) != 0; /* the peer sends the checksum of its bytes */
     bool is_read = kvp_move_is_read(mv);
     bool must_sum = is_told || s->needs_sums;
     const kvp_iov_t *iov;
@@ -126,7 +127,7 @@ make_read(kvp_plan_t *s, const kvp_chunk_mem_t *mem)
     kvp_move_t *mv = s->move;
 
     init_xfer(s, &s->x[0], KVP_XFER_READ, mem->payload, mv->loc.offset);
-    /* Bytes that arrive by GPU direct have no sum that could verify them. */
+    /* bytes by GPU direct have no checksum for a verification */
     mv->is_sum_path = (s->ops->caps & KVP_TP_SUM_ALONE) != 0 && !s->transfer->spans[mv->item].has_device;
     mv->has_desc = mv->kind == KVP_MOVE_READ && !((mv->flags & KVP_READ_SUM_ALONE) != 0 && mv->is_sum_path);
     if (!mv->has_desc) return make_payload(s, &s->x[0]);
@@ -170,8 +171,8 @@ make_seal(kvp_plan_t *s, const kvp_chunk_mem_t *mem, kvp_xfer_t *x)
     set_word(&x[2], &mv->loc, KVP_DESC_SEALED);
 }
 
-/* Sums the payload as it is in memory now: an application that changes it meanwhile stores bytes
- * that fail every check. */
+/* Computes the checksum of the payload as it is in memory now. If the application changes the payload meanwhile, the
+ * stored bytes fail every check. */
 static kvp_err_t
 sum_payload(const kvp_transfer_t *m, const kvp_xfer_t *x, uint64_t *sum_out)
 {
@@ -189,7 +190,7 @@ sum_payload(const kvp_transfer_t *m, const kvp_xfer_t *x, uint64_t *sum_out)
     return KVP_OK;
 }
 
-/* Of a PUT by a synchronous transport. */
+/* Completes the payload of a PUT by a synchronous transport: writes the checksum into the descriptor. */
 static void
 on_payload_done(kvp_xfer_t *xfer)
 {
@@ -206,8 +207,8 @@ make_put(kvp_plan_t *s, const kvp_chunk_mem_t *mem)
     uint64_t sum;
 
     if (err != KVP_OK) return err;
-    /* A refused transfer does not hold back later ones: a payload without a place would be sealed
-     * all the same. */
+    /* A refused transfer does not stop later transfers, so a payload outside the chunk would be sealed. Refuse it
+     * here. */
     if (!kvp_rseg_has(mem->payload, s->move->loc.offset, s->move->len)) return KVP_PROTO;
     make_seal(s, mem, &s->x[2]);
     if ((s->ops->caps & KVP_TP_SYNC) != 0) {

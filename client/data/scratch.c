@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A scratch keeps its largest block over resets, so that it fits the work after a few calls; the
- * memory of a huge call is freed. */
+ * A scratch keeps its largest block over resets, so after a few calls one block fits the work. A scratch that goes
+ * back to its pool frees blocks and buffers over KEEP_BYTES. */
 #include "client/data/scratch.h"
 
 #include <stdlib.h>
 
 #define FIRST_BYTES (64u << 10)
-#define KEEP_BYTES (4u << 20) /* of a block or a buffer, in an idle scratch */
+#define KEEP_BYTES (4u << 20) /* largest block or buffer that an idle scratch keeps */
 #define IDLE_MAX 64u
 #define ALIGN 64u
 
 struct kvp_scratch_block {
     kvp_scratch_block_t *next;
-    size_t cap; /* bytes after the header */
+    size_t cap; /* bytes after this header */
     size_t used;
     _Alignas(ALIGN) uint8_t bytes[];
 };
@@ -92,7 +92,7 @@ kvp_scratch_rele(kvp_scratch_pool_t *pool, kvp_scratch_t *s)
     pthread_mutex_lock(&pool->lock);
     is_kept = pool->idle_n < IDLE_MAX;
     if (is_kept) {
-        kvp_list_add_head(&pool->idle, &s->link); /* the warmest first */
+        kvp_list_add_head(&pool->idle, &s->link); /* the most recently used comes first */
         pool->idle_n++;
     }
     pthread_mutex_unlock(&pool->lock);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Working memory of one call: a bump allocator and the two frame buffers. Taken from a pool of the handle, so that a
- * call on the hot path allocates nothing. A scratch belongs to one thread at a time; the pool is any thread's.
- */
+ * Working memory of one call (a scratch): a bump allocator and the two frame buffers. Calls take it from a pool of
+ * the handle, so a call on the hot path does no malloc. One thread at a time uses a scratch; any thread may use the
+ * pool. */
 #ifndef KVP_CLIENT_DATA_SCRATCH_H
 #define KVP_CLIENT_DATA_SCRATCH_H
 
@@ -15,31 +15,34 @@ typedef struct kvp_scratch_block kvp_scratch_block_t;
 
 typedef struct {
     kvp_list_t link;
-    kvp_scratch_block_t *blocks; /* newest first */
-    kvp_buf_t out; /* the frame to send */
-    kvp_buf_t in; /* the answer */
-    kvp_sum_state_t *sum; /* NULL until first use */
+    kvp_scratch_block_t *blocks; /* blocks of memory, the newest first */
+    kvp_buf_t out; /* the message to send */
+    kvp_buf_t in; /* the received answer */
+    kvp_sum_state_t *sum; /* state of a checksum; NULL until the first use */
 } kvp_scratch_t;
 
 typedef struct {
-    pthread_mutex_t lock; /* a leaf */
-    kvp_list_t idle; /* guarded by lock */
+    pthread_mutex_t lock; /* a leaf: its holder takes no other lock */
+    kvp_list_t idle; /* list of unused scratches; guarded by lock */
     uint32_t idle_n;
 } kvp_scratch_pool_t;
 
 void kvp_scratch_pool_init(kvp_scratch_pool_t *pool);
 void kvp_scratch_pool_fini(kvp_scratch_pool_t *pool);
 
-/* kvp_scratch_take returns an empty scratch, or NULL on no memory; rele gives it back. */
+/* kvp_scratch_take returns an empty scratch, or NULL without memory. kvp_scratch_rele gives the scratch back to the
+ * pool. */
 kvp_scratch_t *kvp_scratch_take(kvp_scratch_pool_t *pool);
 void kvp_scratch_rele(kvp_scratch_pool_t *pool, kvp_scratch_t *scratch);
 
-/* kvp_scratch_alloc returns n * size bytes, not zeroed, aligned to 64, valid until reset or rele; NULL on no memory or
- * overflow. reset forgets everything allocated and keeps the buffers. */
+/* kvp_scratch_alloc returns n * size bytes, not zeroed, aligned to 64, valid until kvp_scratch_reset or
+ * kvp_scratch_rele; NULL without memory or on overflow. kvp_scratch_reset frees all allocations and keeps the frame
+ * buffers. */
 void *kvp_scratch_alloc(kvp_scratch_t *scratch, size_t n, size_t size);
 void kvp_scratch_reset(kvp_scratch_t *scratch);
 
-/* kvp_scratch_sum returns a state for a sum of several pieces, begun; it stays the scratch's. NULL on no memory. */
+/* kvp_scratch_sum returns a state for the checksum of several pieces, already begun. The state belongs to the
+ * scratch. NULL without memory. */
 kvp_sum_state_t *kvp_scratch_sum(kvp_scratch_t *scratch);
 
 #endif

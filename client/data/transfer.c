@@ -1,21 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - The moves of a batch are sorted into lanes, one a node. First all lanes with an available path
- *   run together; then those that have to attach, to open a chunk or to wait for an endpoint, one
- *   after the other, while this thread holds nothing: so threads cannot wait for one another in a
- *   circle.
- * - If lanes or copies wait for their turn after a silent node, the node is left after its share of
- *   the time: it delays the others' bytes and does not cost them. The same holds once some node has
- *   answered, for writes of copies: one copy is enough. If all nodes are silent none is left, for
- *   the fault may be ours. A lane with moving bytes is never left before the deadline.
- * - A node's transport may not serve a chunk yet, or not at all. Such a move is late: the rest of
- *   the lane goes first, then the late ones by the next transport that reaches the node. Without
- *   another transport they wait, holding no path, as long as the patience with a late node lasts.
- * - Order on an endpoint: with a synchronous transport object by object, so that a deadline cuts
- *   between objects; else in windows, payloads first and their descriptors after them, so that
- *   AFTER_PRIOR waits once a window.
- * - At the deadline: stop submitting, drain for 5 ms all together, close the endpoints that are not
- *   drained by then. Closing makes the buffers safe, so a path that was cut is never used again. */
+ * - The moves of a batch are sorted into lanes, one for each node. First all lanes with an available path run
+ *   together. Then the remaining lanes run in turn: they must attach to the node, open a chunk or wait for an
+ *   endpoint. This thread holds no path while it waits, so threads cannot wait for one another in a circle.
+ * - If lanes or copies wait for their turn after a silent node, the node is given up after its share of the time: a
+ *   silent node may delay the bytes of other nodes, but must not cost them. The same holds for writes of copies once
+ *   some node has answered, because one copy is enough. If all nodes are silent none is given up, because the fault
+ *   may be here. A lane with moving bytes is never given up before the deadline.
+ * - A node's transport may not serve a chunk yet, or not at all. Such a move is late: the rest of the lane goes
+ *   first, then the late moves by the next transport that reaches the node. Without another transport the late moves
+ *   wait, without a path, as long as the patience with the node lasts.
+ * - Order on an endpoint: with a synchronous transport object by object, so that a deadline cuts between objects;
+ *   else in windows, all payloads first and then their descriptors, so that AFTER_PRIOR waits once in a window.
+ * - At the deadline: stop submitting, drain all endpoints together for 5 ms, close the endpoints that are not drained
+ *   by then. Closing makes the caller's buffers safe, so a path with unfinished transfers is never used again. */
 #include "client/data/transfer.h"
 
 #include "client/data/plan.h"
@@ -26,41 +24,41 @@
 #include <string.h>
 
 #define DRAIN_NS (5 * KVP_NS_PER_MS)
-#define WINDOW 32u /* moves, on transports that work in the background, */
-#define WINDOW_MAX 128u /* or so many, */
-#define WINDOW_BYTES (1u << 20) /* where they are small */
-#define PATIENCE_MAX_NS (1 * KVP_NS_PER_S) /* time with a silent node, while others wait for their turn */
-#define LATE_FIRST_NS (1 * KVP_NS_PER_MS) /* pause before late moves are tried again: it doubles, */
-#define LATE_MOST_NS (50 * KVP_NS_PER_MS) /* up to this */
+#define WINDOW 32u /* least moves in a window, on transports that work in the background */
+#define WINDOW_MAX 128u /* most moves in a window if the moves are small */
+#define WINDOW_BYTES (1u << 20) /* bytes of moves after which a window of WINDOW moves or more ends */
+#define PATIENCE_MAX_NS (1 * KVP_NS_PER_S) /* longest time with a silent node while others wait for their turn */
+#define LATE_FIRST_NS (1 * KVP_NS_PER_MS) /* first pause before late moves are tried again; doubles each time */
+#define LATE_MOST_NS (50 * KVP_NS_PER_MS) /* longest pause before late moves are tried again */
 #define LANES_MAX KVP_DRIVE_QUEUES_MAX
 
-/* The moves to one node. */
+/* A lane: the moves to one node. */
 typedef struct {
     uint32_t segment_id;
-    size_t from; /* the first allowed transport */
+    size_t from; /* index of the first allowed transport */
     kvp_move_t **moves;
     uint32_t moves_n;
-    /* As much room as moves has, once the lane was opened: moves that the path does not serve, by
-     * their err: EAGAIN = not yet, NOTSUP. */
+    /* Moves that the path does not serve; kvp_move_t.err is EAGAIN (not yet) or NOTSUP (never). The array has as many
+     * entries as moves, once the lane was opened. */
     kvp_move_t **late;
     uint32_t late_n;
 
-    kvp_path_t path; /* ep NULL = none */
-    const kvp_transport_ops_t *ops; /* of the path, also after it was given back */
+    kvp_path_t path; /* path.ep is NULL if the lane has no path */
+    const kvp_transport_ops_t *ops; /* operations of the path's transport; also valid after the path was released */
     size_t transport;
-    kvp_plan_t *plans; /* in the order of moves */
-    kvp_xferq_t *queue; /* the transfers of the plans; one of the run's */
-    uint64_t heard_bytes; /* bytes that the endpoint had received before this lane */
-    kvp_ep_costs_t costs; /* of the endpoint by then */
+    kvp_plan_t *plans; /* the plan of each move, in the order of moves */
+    kvp_xferq_t *queue; /* the queue in run_t.queues with the plans' transfers */
+    uint64_t heard_bytes; /* bytes that the endpoint had received when this lane began */
+    kvp_ep_costs_t costs; /* the endpoint's cost counters when this lane began */
 } lane_t;
 
 typedef struct {
     const kvp_transfer_t *transfer;
-    kvp_drive_t drive; /* of the queues */
-    uint32_t left_n; /* moves for which there was no lane yet */
+    kvp_drive_t drive; /* drives the queues of all lanes */
+    uint32_t left_n; /* moves that no lane had room for yet */
     uint32_t lanes_n;
     lane_t lanes[LANES_MAX];
-    kvp_xferq_t queues[LANES_MAX]; /* by lane */
+    kvp_xferq_t queues[LANES_MAX]; /* queues[i] belongs to lanes[i] */
 } run_t;
 
 /* ---- transfers of a lane */
@@ -70,7 +68,8 @@ is_sync(const lane_t *lane)
     return (lane->ops->caps & KVP_TP_SYNC) != 0;
 }
 
-/* The k-th transfers of the moves [from, to), for each k in turn. */
+/* Queues the transfers of the moves [from, to): first the first transfer of each move, then the second of each, and
+ * so on. */
 static void
 order_window(lane_t *lane, uint32_t from, uint32_t to)
 {
@@ -79,7 +78,7 @@ order_window(lane_t *lane, uint32_t from, uint32_t to)
             if (k < kvp_plan_xfers_n(lane->moves[i])) lane->queue->xfers[lane->queue->n++] = &lane->plans[i].x[k];
 }
 
-/* Returns the end of the window that begins with the move. */
+/* Returns the index after the last move of the window that begins at `from`. */
 static uint32_t
 window_end(const lane_t *lane, uint32_t from)
 {
@@ -103,7 +102,7 @@ order_all(lane_t *lane)
     }
 }
 
-/* Nothing of this move was sent, and nothing will be. */
+/* Ends a move that was not sent and will not be sent, with err. */
 static void
 refuse_move(kvp_move_t *mv, kvp_err_t err)
 {
@@ -112,15 +111,16 @@ refuse_move(kvp_move_t *mv, kvp_err_t err)
     mv->has_sum = false;
 }
 
-/* An attempt that used only its share of the time got DEADLINE before the call's deadline: this is
- * an error of the node. */
+/* Converts the error of opening a path or a chunk: DEADLINE before the call's deadline means that the node did not
+ * answer in its share of the time: NODE_LOST. */
 static kvp_err_t
 open_err(const kvp_transfer_t *m, kvp_err_t err)
 {
     return err == KVP_DEADLINE && kvp_now_ns() < m->deadline_ns ? KVP_NODE_LOST : err;
 }
 
-/* The remaining moves of a lane that was opened before fit into its old allocation. */
+/* Allocates the arrays of a lane. A lane that is opened again keeps its arrays, because it has no more moves than
+ * before. */
 static bool
 make_room(const kvp_transfer_t *m, lane_t *lane)
 {
@@ -134,8 +134,8 @@ make_room(const kvp_transfer_t *m, lane_t *lane)
     return lane->plans != NULL && queue->xfers != NULL && lane->late != NULL;
 }
 
-/* Returns why the move is late already: a move after a late one to the same chunk stays after it,
- * without another question. */
+/* Returns the error of a late move to the same chunk, or OK if there is none. A move after a late move to its chunk
+ * is late as well, without another question to the node. */
 static kvp_err_t
 late_err(const lane_t *lane, const kvp_move_t *mv)
 {
@@ -144,8 +144,8 @@ late_err(const lane_t *lane, const kvp_move_t *mv)
     return KVP_OK;
 }
 
-/* Puts the late moves and the moves from `from` on back into the lane, in this order: another path
- * may serve them. */
+/* Puts the late moves and the moves from index `from` on back into the lane, in this order, because another path may
+ * serve them. */
 static void
 put_back(lane_t *lane, uint32_t kept, uint32_t from)
 {
@@ -157,9 +157,9 @@ put_back(lane_t *lane, uint32_t kept, uint32_t from)
     lane->late_n = 0;
 }
 
-/* Makes a lane's transfers; moves that cannot be made leave the lane, the late ones for lane->late.
- * False: the path has to be taken again, because it is no more the one to take, or until_ns is 0
- * and a chunk of the moves that are left has to be opened first. */
+/* Makes a lane's transfers. Moves that cannot be made leave the lane; late moves go to lane->late. Returns false if
+ * the path has to be taken again: because it is not the best path any more, or because until_ns is 0 and a chunk must
+ * be opened first. */
 static bool
 prepare_lane(const kvp_transfer_t *m, lane_t *lane, uint64_t until_ns)
 {
@@ -194,7 +194,7 @@ prepare_lane(const kvp_transfer_t *m, lane_t *lane, uint64_t until_ns)
     return true;
 }
 
-/* ---- the outcome */
+/* ---- the results */
 static kvp_err_t
 status_err(const run_t *r, kvp_err_t status, bool is_late)
 {
@@ -218,8 +218,8 @@ status_err(const run_t *r, kvp_err_t status, bool is_late)
     }
 }
 
-/* A connection that ended may have carried bytes to where we cannot see them any more.
- * NOT_REGISTERED: for our own memory's sake. */
+/* Returns true if a write with this status may still reach the node's memory: an ended connection may have passed
+ * bytes to the network. NOT_REGISTERED ends transfers only because of the local memory. */
 static bool
 may_still_land(kvp_err_t status)
 {
@@ -229,12 +229,12 @@ may_still_land(kvp_err_t status)
 static void
 report_move(const run_t *r, const lane_t *lane, kvp_move_t *mv, const kvp_xfer_t *x, bool is_late)
 {
-    const kvp_xfer_t *payload = mv->kind == KVP_MOVE_FILL ? &x[1] : &x[0]; /* a PUT's sum is in its descriptor */
+    const kvp_xfer_t *payload = mv->kind == KVP_MOVE_FILL ? &x[1] : &x[0]; /* the sum of a PUT is in its descriptor */
     kvp_err_t status = KVP_OK;
 
     mv->is_drained = true;
     for (uint32_t k = 0; k < kvp_plan_xfers_n(mv); k++) {
-        /* The status that explains the others counts. */
+        /* NOT_REGISTERED explains the status of the remaining transfers and replaces an earlier error */
         if (status == KVP_OK || x[k].status == KVP_NOT_REGISTERED) status = x[k].status;
         if (!is_sync(lane) && may_still_land(x[k].status)) mv->is_drained = false;
     }
@@ -253,7 +253,7 @@ static void
 report_lane(const run_t *r, const lane_t *lane, bool is_late)
 {
     kvp_path_counters_t *c = counters_of(r, lane);
-    uint64_t n[2] = {0, 0}, bytes[2] = {0, 0}; /* read, written */
+    uint64_t n[2] = {0, 0}, bytes[2] = {0, 0}; /* index 0: read, index 1: written */
 
     for (uint32_t i = 0; i < lane->moves_n; i++) {
         kvp_move_t *mv = lane->moves[i];
@@ -277,7 +277,7 @@ has_status(const lane_t *lane, kvp_err_t status)
     return false;
 }
 
-/* Records the run's result for the node. */
+/* Records for the node whether its path worked, ended, failed or was silent. */
 static void
 judge_node(const run_t *r, const lane_t *lane, uint64_t now_ns)
 {
@@ -287,8 +287,8 @@ judge_node(const run_t *r, const lane_t *lane, uint64_t now_ns)
     bool is_cut = queue->err != KVP_OK, is_silent = queue->err == KVP_NODE_LOST;
     bool has_heard = queue->done_n > 0 || lane->path.ep->received_bytes != lane->heard_bytes;
 
-    if (has_status(lane, KVP_NOT_REGISTERED)) return; /* the fault is here */
-    /* not a fault: the node is attached again once the path is released */
+    if (has_status(lane, KVP_NOT_REGISTERED)) return; /* the fault is on this side */
+    /* not a fault: the node is attached again after the path is released */
     if (lane->ops->ep_is_stale(lane->path.ep)) return;
     if (has_status(lane, KVP_DISCONNECTED)) {
         kvp_path_ended(m->peers, &lane->path);
@@ -324,7 +324,8 @@ finish_lane(run_t *r, lane_t *lane)
     if (lane->path.ep == NULL) return;
     judge_node(r, lane, now);
     count_costs(r, lane);
-    /* Closing completes what is still under way: only then the statuses are final. */
+    /* Release the path first: closing a path completes its running transfers, and only then their statuses are
+     * final. */
     kvp_path_rele(r->transfer->peers, &lane->path, lane->queue->err != KVP_OK);
     report_lane(r, lane, now >= r->transfer->deadline_ns);
 }
@@ -336,10 +337,10 @@ refuse_lane(const lane_t *lane, kvp_err_t err)
         refuse_move(lane->moves[i], err);
 }
 
-/* ---- lanes */
+/* ---- running the lanes */
 
-/* Returns how long a node may be silent with this many lanes waiting. A share may be used twice,
- * connecting to the node and then on it, and the waiting lanes still have theirs. */
+/* Returns how long a node may be silent while this many lanes wait. A node may use its share twice, for the
+ * connection and for the transfers, and the waiting lanes still have their shares. */
 static uint64_t
 share_of_time(run_t *r, uint32_t lanes_behind)
 {
@@ -353,8 +354,8 @@ share_of_time(run_t *r, uint32_t lanes_behind)
     return kvp_min_u64((m->deadline_ns - r->drive.now_ns) / (behind + 2), PATIENCE_MAX_NS);
 }
 
-/* Takes the lane's path and makes its transfers; until_ns as for kvp_peers_take. True where it has
- * to be tried again with time to wait. */
+/* Takes the lane's path and makes its transfers; until_ns as for kvp_peers_take. Returns true if until_ns is 0 and
+ * the lane has to wait, so that it must be opened again with time. */
 static bool
 open_lane(run_t *r, lane_t *lane, uint64_t until_ns)
 {
@@ -383,7 +384,8 @@ start_patience(lane_t *lane, uint64_t patience_ns, uint64_t now_ns)
     lane->costs = lane->path.ep->costs;
 }
 
-/* Lanes whose paths are at hand, all together. Returns how many are left, marked in is_slow. */
+/* Runs all lanes together whose paths are available without a wait. Marks the other lanes in is_slow and returns
+ * their number. */
 static uint32_t
 run_ready_lanes(run_t *r, bool *is_slow)
 {
@@ -412,8 +414,7 @@ run_lane(run_t *r, lane_t *lane, uint64_t share_ns, uint64_t until_ns)
     finish_lane(r, lane);
 }
 
-/* The late moves become the lane, to be opened by the transports from `from` on; or by none, which
- * leaves them late. */
+/* Turns the late moves of a lane into its moves. The next path uses a transport with index `from` or higher. */
 static void
 begin_late(lane_t *lane, size_t from)
 {
@@ -428,7 +429,7 @@ begin_late(lane_t *lane, size_t from)
     *lane->queue = (kvp_xferq_t){.xfers = lane->queue->xfers};
 }
 
-/* The late moves that the node's transport will never serve keep their error; the others are late still. */
+/* Keeps only the late moves that the node may still serve (EAGAIN). The other late moves have their final error. */
 static void
 keep_waiting(lane_t *lane)
 {
@@ -439,7 +440,8 @@ keep_waiting(lane_t *lane)
     lane->late_n = n;
 }
 
-/* Sleeps before the late moves are tried again. False: they are not, because the session or the patience is over. */
+/* Sleeps before the late moves are tried again. Returns false if they are not to be tried again, because the session
+ * is stopping or last_ns has passed. */
 static bool
 back_off(run_t *r, uint64_t back_off_ns, uint64_t last_ns)
 {
@@ -505,7 +507,7 @@ run_lanes(run_t *r)
         if (is_slow[i]) run_slow_lane(r, &r->lanes[i], --slow_n + (r->left_n > 0));
 }
 
-/* Returns the lane of a segment, LANES_MAX without room for another. */
+/* Returns the index of a segment's lane, or LANES_MAX if there is no room for another lane. */
 static uint32_t
 find_lane(run_t *r, uint32_t segment_id, uint32_t guess)
 {
@@ -518,8 +520,8 @@ find_lane(run_t *r, uint32_t segment_id, uint32_t guess)
     return r->lanes_n++;
 }
 
-/* Sorts moves into lanes, as far as there are lanes for them; returns how many were left, moved to
- * the front of todo. */
+/* Sorts moves into lanes while there are free lanes. Moves the remaining moves to the front of todo and returns their
+ * number. */
 static uint32_t
 deal_moves(run_t *r, kvp_move_t **todo, uint32_t n, kvp_move_t **dealt)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - The control connection carries one question at a time (a chunk is opened once), so that
- *   descriptors beside an answer are never ambiguous. A caller whose deadline ends first leaves the
- *   question to the next caller: only a node that needs longer than kvp_ctl_patience is given up.
- * - Chunks are published with one store and never replaced, so the hot path finds them without a
- *   lock. A writer's mapping is opened beside a reader's mapping that is in use. */
+ * - The control connection carries one question at a time (a chunk is opened once), so that descriptors beside an
+ *   answer are never ambiguous. A caller whose deadline ends first leaves the question to the next caller. Only a
+ *   node that needs longer than kvp_ctl_patience is given up.
+ * - Chunks are published with one store and never replaced, so the hot path finds them without a lock. A mapping for
+ *   writing is opened beside a mapping for reading that is in use. */
 #include "client/memory/attach.h"
 
 #include "transport/routes.h"
@@ -28,17 +28,18 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define CTL_FIRST_ID 16u /* above the id of Hello */
-#define MAP_SLICE_BYTES (32ull << 20) /* mapped in one call: some ten milliseconds */
+#define CTL_FIRST_ID 16u /* first id of a question; higher than the id of Hello */
+#define MAP_SLICE_BYTES (32ull << 20) /* bytes mapped in one call of kvp_peer_map_some: some ten milliseconds */
 
 struct kvp_remote_chunk {
     kvp_chunk_mem_t mem;
     kvp_access_t access;
-    uint64_t mapped_bytes; /* payload bytes touched in advance; of the mapping thread */
+    uint64_t mapped_bytes; /* payload bytes that were mapped in advance; used by the mapping thread only */
 };
 
-/* ---- opening */
-/* Data connections go to the address that answered: it is the node's, and is not asked for by name again. */
+/* ---- opening and closing an attachment */
+/* Sets the address for data connections to the address that answered the control connection. This address belongs to
+ * the node, so its name is not resolved again. */
 static kvp_err_t
 note_addr(kvp_peer_t *peer, uint16_t port)
 {
@@ -74,7 +75,8 @@ connect_ctl(kvp_peer_t *peer, const kvp_attach_t *how, uint64_t deadline_ns, cha
     return err;
 }
 
-/* On a Unix connection our pidfd goes along: by our death the node knows that nothing we mapped is written any more. */
+/* Sends Hello to the node. On a Unix connection our pidfd goes along, so that the node notices our death and knows
+ * that no writes to its mapped memory follow. */
 static kvp_err_t
 greet_node(kvp_peer_t *peer, const kvp_attach_t *how, uint64_t deadline_ns, char *detail, size_t cap)
 {
@@ -96,7 +98,8 @@ greet_node(kvp_peer_t *peer, const kvp_attach_t *how, uint64_t deadline_ns, char
     return err;
 }
 
-/* A chunk may be mapped for reading, and later for writing. */
+/* Warns if the node's chunks may need more mappings than the kernel allows. Each chunk may be mapped twice: for
+ * reading, and later for writing. */
 static void
 check_maps(const kvp_attach_t *how)
 {
@@ -216,7 +219,7 @@ ctl_end(kvp_peer_t *peer)
     pthread_mutex_unlock(&peer->lock);
 }
 
-/* Queues a question. The thread that gets the answer may be another. */
+/* Queues a question on the control connection. Another thread may receive the answer. */
 static void
 ctl_ask(kvp_peer_t *peer, kvp_ctl_due_t due, const void *msg)
 {
@@ -226,8 +229,8 @@ ctl_ask(kvp_peer_t *peer, kvp_ctl_due_t due, const void *msg)
     kvp_pb_frame(&peer->ctl.out, due.opcode, 0, due.id, msg, NULL, 0);
 }
 
-/* Waits for the due answer: DEADLINE leaves it due. A closed connection or another message ends the
- * attachment. */
+/* Waits for the answer to the question. After DEADLINE the answer is still due. If the connection is closed or
+ * another message arrives, the attachment ends. */
 static kvp_err_t
 ctl_await(kvp_peer_t *peer, uint64_t deadline_ns, kvp_frame_t *answer_out)
 {
@@ -239,7 +242,7 @@ ctl_await(kvp_peer_t *peer, uint64_t deadline_ns, kvp_frame_t *answer_out)
     until_ns = kvp_min_u64(deadline_ns, peer->due.last_ns);
     err = kvp_exchange(&peer->ctl, peer->due.id, until_ns, answer_out);
     if (err == KVP_DEADLINE && until_ns < peer->due.last_ns) return KVP_DEADLINE;
-    if (err == KVP_CLOSED) return err; /* which is no fault of the node's */
+    if (err == KVP_CLOSED) return err; /* CLOSED is no fault of the node */
     peer->due.opcode = 0;
     if (err == KVP_OK) return KVP_OK;
     kvp_log_warn("client", "node %s does not answer error %s", peer->where, kvp_err_name(err));
@@ -268,7 +271,7 @@ open_memory(kvp_peer_t *peer, const Kvp__Pb__OpenChunkReply *msg, const int fds[
 
     if (chunk == NULL) return KVP_NOMEM;
     chunk->access = access;
-    if (msg->is_lazy) chunk->mapped_bytes = msg->payload_bytes; /* its pages come as they are used */
+    if (msg->is_lazy) chunk->mapped_bytes = msg->payload_bytes; /* its pages are mapped as they are used */
     err = open_by_token(peer, &msg->payload_token, fds[0], msg->payload_bytes, access, &chunk->mem.payload);
     if (err == KVP_OK) err = open_by_token(peer, &msg->meta_token, fds[1], msg->meta_bytes, access, &chunk->mem.meta);
     if (err != KVP_OK) {
@@ -318,7 +321,7 @@ publish_chunk(kvp_peer_t *peer, kvp_chunk_slot_t *slot, kvp_remote_chunk_t *chun
     if (strcmp(peer->tp->ops->name, "shm") == 0 && chunk->mapped_bytes == 0) peer->unmapped_n++;
 }
 
-/* Maps the memory in the answer, for `due`, and publishes it. */
+/* Maps the memory that the answer to `due` grants, and publishes the chunk. */
 static kvp_err_t
 take_chunk(kvp_peer_t *peer, const kvp_ctl_due_t *due, const kvp_frame_t *answer)
 {
@@ -333,8 +336,8 @@ take_chunk(kvp_peer_t *peer, const kvp_ctl_due_t *due, const kvp_frame_t *answer
     return err;
 }
 
-/* Receives an answer that an earlier caller did not wait for. Its error was that caller's; a caller
- * that needs the chunk asks again. */
+/* Receives an answer that an earlier caller did not wait for. An error in the answer was meant for the earlier
+ * caller: a caller that needs the chunk asks again. */
 static kvp_err_t
 settle_due(kvp_peer_t *peer, uint64_t deadline_ns)
 {
@@ -348,7 +351,7 @@ settle_due(kvp_peer_t *peer, uint64_t deadline_ns)
     return err;
 }
 
-/* Caller has the control connection, and nothing is due on it. */
+/* Asks the node to open a chunk. The caller has the control connection, and no answer is due on it. */
 static kvp_err_t
 open_chunk(kvp_peer_t *peer, uint32_t index, kvp_access_t access, uint64_t deadline_ns)
 {
@@ -382,7 +385,7 @@ kvp_peer_chunk(kvp_peer_t *peer, uint32_t index, kvp_access_t access, uint64_t d
         err = ctl_begin(peer, deadline_ns);
         if (err != KVP_OK) return err;
         err = settle_due(peer, deadline_ns);
-        /* Another thread may have been first. */
+        /* another thread may have opened the chunk in the meantime */
         if (err == KVP_OK && find_chunk(slot, access) == NULL) err = open_chunk(peer, index, access, deadline_ns);
         if (err == KVP_NOTSUP) slot->refused_until_ns = kvp_now_ns() + KVP_REFUSED_NS;
         chunk = find_chunk(slot, access);
@@ -402,7 +405,7 @@ kvp_peer_drained(kvp_peer_t *peer, uint64_t incarnation, uint64_t deadline_ns)
     kvp_err_t err = ctl_begin(peer, deadline_ns);
 
     if (err != KVP_OK) return err;
-    peer->ctl.is_given_up = NULL; /* this message belongs to the session's end */
+    peer->ctl.is_given_up = NULL; /* sent at a session's end, so the given-up flag must not stop it */
     msg.incarnation = incarnation;
     err = settle_due(peer, deadline_ns);
     if (err == KVP_OK) {
@@ -419,8 +422,8 @@ kvp_peer_drained(kvp_peer_t *peer, uint64_t incarnation, uint64_t deadline_ns)
     return err;
 }
 
-/* True when the chunk is mapped throughout. A failure (an old kernel, no memory) only means that
- * the first touch will do it. */
+/* Maps one slice of a chunk in advance. Returns true when the whole chunk is mapped. After a failure (an old kernel,
+ * no memory) the chunk counts as mapped: the first touch of each page maps it. */
 static bool
 map_slice(kvp_remote_chunk_t *chunk)
 {
@@ -453,8 +456,8 @@ kvp_peer_map_some(kvp_peer_t *peer)
 }
 
 /* ---- endpoints */
-/* Drives the connect to its end: the outcome, UNREACHABLE where there is none in time, CLOSED, or
- * DEADLINE where the caller was in too great a hurry to blame the node. */
+/* Waits until the endpoint is connected. Returns the result, UNREACHABLE if there is none in time, CLOSED, or
+ * DEADLINE if the caller's time was too short to blame the node. */
 static kvp_err_t
 await_ep(kvp_ep_t *ep, const kvp_err_t *outcome, const _Atomic bool *is_given_up, uint64_t deadline_ns)
 {
@@ -481,7 +484,7 @@ connect_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out)
     return err;
 }
 
-/* Takes an idle endpoint, or the right to make a new one (*ep_out NULL). */
+/* Takes an idle endpoint. Without one, reserves the right to make a new endpoint, and *ep_out is NULL. */
 static kvp_err_t
 reserve_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out)
 {
@@ -559,8 +562,8 @@ kvp_peer_is_stale(kvp_peer_t *peer)
     return is_stale;
 }
 
-/* Endpoints are taken and returned at the end of the array, so the least used ones are at its
- * beginning, without reading a clock on the hot path. */
+/* Endpoints are taken from and returned to the end of the array, so the least used ones are at its beginning. The hot
+ * path need not read a clock. */
 uint32_t
 kvp_peer_look_idle(kvp_peer_t *peer, uint64_t now_ns, uint64_t *unused_ns_out)
 {
@@ -589,7 +592,7 @@ kvp_peer_drop_idle(kvp_peer_t *peer)
         peer->low_n = (uint32_t)kvp_min_u64(peer->low_n, peer->idle_n);
     }
     pthread_mutex_unlock(&peer->lock);
-    if (ep == NULL) return; /* somebody was faster */
+    if (ep == NULL) return; /* another thread has taken the endpoint */
     kvp_ep_destroy(ep);
     forget_ep(peer);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design note. A transport with a port of its own may fail for a healthy node, which the control
- * connection shows. If another transport reaches the node, the node fails over (routes.h): it is
- * attached by the next transport at once, within the same call, and the background thread tries the
- * failed one again. A caller that named one transport gets it or an error. */
+ * Design note. A transport with a port of its own may fail although the node is healthy, as its control connection
+ * shows. If another transport reaches the node, the node fails over (routes.h): it is attached by the next transport
+ * at once, within the same call, and the background thread tries the failed transport again. A caller that named only
+ * one transport never fails over: the call fails. */
 #include "client/memory/peers_priv.h"
 
 #include "common/log.h"
@@ -43,7 +43,7 @@ kvp_route_leave_out(kvp_peers_t *p, kvp_slot_t *slot, size_t transport, const ch
     return true;
 }
 
-/* Where no transport reaches the node, none of its routes is to blame. */
+/* Resets the failures of all routes to a node: if no transport reaches the node, none of its routes is to blame. */
 void
 kvp_routes_reset(kvp_slot_t *slot)
 {
@@ -51,7 +51,7 @@ kvp_routes_reset(kvp_slot_t *slot)
         kvp_route_reset(&slot->routes[i], kvp_now_ns());
 }
 
-/* Returns true if the node has another route to take now, whichever thread found that out. */
+/* Returns true if the attachment was replaced by another route, whichever thread found the fault. */
 bool
 kvp_routes_fail_over(kvp_peers_t *p, kvp_peer_t *peer, kvp_err_t err)
 {
@@ -80,8 +80,8 @@ is_numeric(const char *host)
     return inet_pton(AF_INET, host, &addr) == 1 || inet_pton(AF_INET6, host, &addr) == 1;
 }
 
-/* A route that was left out for long enough, to a node that is reached by a transport less liked. A
- * name would be looked up in the call, which has no deadline. */
+/* Chooses a route to try: it was left out for long enough, and the node is now reached by a less preferred transport.
+ * Only nodes with a numeric address, because a name would be resolved inside a call without a deadline. */
 static bool
 choose_trial(kvp_peers_t *p, kvp_hostport_t *to_out)
 {
@@ -104,7 +104,7 @@ choose_trial(kvp_peers_t *p, kvp_hostport_t *to_out)
     return is_found;
 }
 
-/* New users attach by the route that works again; present users finish on theirs. */
+/* Ends a trial. If the route works again, new users attach by it; current users finish on the old attachment. */
 static void
 end_trial(kvp_peers_t *p, kvp_err_t err)
 {
@@ -129,7 +129,7 @@ end_trial(kvp_peers_t *p, kvp_err_t err)
     kvp_peers_rele(p, old);
 }
 
-/* True while a route is being tried. */
+/* Tries a route that was left out. Returns true while the trial runs. */
 bool
 kvp_routes_try(kvp_peers_t *p)
 {

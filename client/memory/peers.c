@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A slot stands for a segment id for the link's life; its peer (the attachment) comes and goes.
- *   One thread at a time attaches for each slot, without a lock; the others wait for the outcome.
- * - The circuit breaker is the slot's: after a failure the node is left alone for a time that
- *   doubles, and callers meanwhile get NODE_LOST at once instead of waiting. One caller then tries
- *   the node; the others still get NODE_LOST.
- * - Locks: peers->lock guards the slots and the reference counts; peer->lock comes after it. See
+ * - A slot stands for a segment id for the life of the link; the slot's peer (its attachment to the node) comes and
+ *   goes. One thread at a time attaches for a slot, and holds no lock meanwhile; other threads wait for the outcome.
+ * - Each slot has a circuit breaker: after a failure the node is left alone for a time that doubles, and callers get
+ *   NODE_LOST at once instead of waiting. After this time one caller tries the node again; the other callers still
+ *   get NODE_LOST.
+ * - Locks: peers->lock guards the slots and the reference counts; peer->lock is taken after it. See
  *   client/control/session.c. */
 #include "client/memory/peers.h"
 
@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define REATTACH_SHARE 3 /* of the patience with a node that failed: the caller who tries had rather not wait */
+#define REATTACH_SHARE 3 /* a failed node gets 1/3 of the patience, because the caller should not wait long */
 #define CHUNKS_MAX (1u << 20)
 #define IDLE_EPS_MAX 128u
 
@@ -43,15 +43,16 @@ kvp_peers_pool_id(const kvp_peers_t *p)
     return kvp_conn_hello(p->conn)->pool_id;
 }
 
-/* ---- peers */
-/* The last one leaves it to the background thread: unmapping is slow, and callers have deadlines. */
+/* ---- attachments */
+/* Releases a reference to an attachment. After the last release the background thread destroys the attachment,
+ * because unmapping is slow and callers have deadlines. */
 void
 kvp_peers_rele(kvp_peers_t *p, kvp_peer_t *peer)
 {
     uint32_t refs = atomic_load_explicit(&peer->refs, memory_order_relaxed);
 
-    /* On the path of every batch: only the last release takes the lock, so that the peer is
-     * destroyed once. */
+    /* Every batch runs this code, so only the last release takes the lock. The lock makes sure that the peer is put
+     * on the dead list once. */
     while (refs > 1)
         if (atomic_compare_exchange_weak(&peer->refs, &refs, refs - 1)) return;
     pthread_mutex_lock(&p->lock);
@@ -95,7 +96,8 @@ note_silence(kvp_peers_t *p, kvp_peer_t *peer, uint64_t since_ns, uint64_t now_n
     return is_enough;
 }
 
-/* Removes the peer from its slot; users keep it. Returns true if the slot had it. */
+/* Removes the attachment from its slot. Threads that use it keep their references. Returns true if the slot still had
+ * it. */
 static bool
 leave_peer(kvp_peers_t *p, kvp_peer_t *peer, bool has_failed)
 {
@@ -123,7 +125,8 @@ drop_peer(kvp_peers_t *p, kvp_peer_t *peer)
     if (leave_peer(p, peer, true)) kvp_count(&p->conf.counters->peer_failures, 1);
 }
 
-/* The node is healthy. Users of the peer continue, and new users attach again. */
+/* Replaces the attachment to a healthy node whose device was removed or came back: running users continue with the
+ * old attachment, and new users attach again. */
 static void
 renew_peer(kvp_peers_t *p, kvp_peer_t *peer)
 {
@@ -150,7 +153,7 @@ kvp_peers_destroy(kvp_peers_t *p)
     free(p);
 }
 
-/* ---- attaching */
+/* ---- attaching to a node */
 static bool
 leads_there(const kvp_peers_t *p, size_t transport, const char *host_id, const char *offered)
 {
@@ -177,12 +180,12 @@ kvp_peers_need_tp(kvp_peers_t *p, size_t transport, kvp_tp_t **tp_out)
 
 typedef struct {
     kvp_peers_t *peers;
-    size_t from; /* the slot's */
+    size_t from; /* index of the first transport that the slot may use */
     uint64_t deadline_ns;
-    bool is_news; /* a failure is worth a line: it is the first in a row, and the node had time to answer */
-    uint32_t out; /* a bit for each transport that is left out, if there is another */
+    bool is_news; /* log a failure as a warning: it is the first in a row, and the node had time to answer */
+    uint32_t out; /* bit i is set if transport i is left out while another one reaches the node */
     uint32_t leads;
-    uint32_t lack; /* transports that cannot be used on this side */
+    uint32_t lack; /* bit i is set if transport i cannot be used on this host */
     kvp_peer_t *peer;
     kvp_err_t err;
 } attaching_t;
@@ -217,7 +220,7 @@ attach_by(attaching_t *a, const Kvp__Pb__SegmentInfo *info, size_t transport)
     bool is_lacking =
         err != KVP_OK && (p->conf.transports[transport]->caps & KVP_TP_OWN_PORT) != 0 && a->leads != 1u << transport;
 
-    if (is_lacking) a->lack |= 1u << transport; /* note_routes_locked says so */
+    if (is_lacking) a->lack |= 1u << transport; /* note_routes_locked logs this failure */
     if (err == KVP_OK) err = kvp_peer_open(&how, a->deadline_ns, detail, sizeof detail, &a->peer);
     if (err != KVP_OK && err != KVP_CLOSED)
         kvp_log_write(a->is_news && !is_lacking ? KVP_LOG_WARN : KVP_LOG_DEBUG, "client",
@@ -227,8 +230,8 @@ attach_by(attaching_t *a, const Kvp__Pb__SegmentInfo *info, size_t transport)
     return err;
 }
 
-/* Attaches by the first of our transports that reaches the node, else by the next: each step down
- * is logged, and kvpool_stat shows the one in use. A caller that named a single transport gets it
+/* Attaches by the first of our transports that reaches the node. After a failure it tries the next one; each failure
+ * is logged, and kvpool_stat shows the transport in use. A caller that named a single transport gets this transport
  * or an error. */
 static bool
 attach_to(void *arg, const Kvp__Pb__SegmentInfo *info)
@@ -243,18 +246,18 @@ attach_to(void *arg, const Kvp__Pb__SegmentInfo *info)
     for (size_t i = 0; i < a->peers->conf.transports_n; i++) {
         if ((todo & 1u << i) == 0) continue;
         a->err = attach_by(a, info, i);
-        /* No answer in time is no reason to take a slower route for as long as the session lasts. */
+        /* a missing answer is no reason to take a slower transport for the rest of the session */
         if (a->err == KVP_OK || a->err == KVP_FENCED || a->err == KVP_DEADLINE || a->err == KVP_CLOSED) return false;
     }
     if (a->leads != 0) return false;
     a->err = KVP_NOTSUP;
-    if (a->from > 0) return false; /* an earlier transport reaches it */
+    if (a->from > 0) return false; /* an earlier transport of ours reaches the node */
     kvp_log_warn("client", "none of the transports asked for leads to node %s, which offers %s", info->node,
                  info->transports);
     return false;
 }
 
-/* Outside of all locks. */
+/* Asks the master for the segment and attaches to its node. The caller holds no lock. */
 static kvp_err_t
 attach_segment(attaching_t *a, uint32_t segment_id)
 {
@@ -263,13 +266,13 @@ attach_segment(attaching_t *a, uint32_t segment_id)
 
     if (err == KVP_OK) err = a->err;
     if (err == KVP_OK) kvp_count(&p->conf.counters->attaches, 1);
-    /* The node learned before us that this session is over. */
+    /* the node learned before this client that the session is over */
     if (err == KVP_FENCED) kvp_conn_break(p->conn);
     if (err == KVP_OK || err == KVP_NOTSUP || err == KVP_NOMEM || err == KVP_CLOSED) return err;
     return KVP_NODE_LOST;
 }
 
-/* Records the routes that the attachment found. */
+/* Records in the slot which transports reach the node, and leaves out those that cannot be used on this host. */
 static void
 note_routes_locked(kvp_peers_t *p, kvp_slot_t *slot, const attaching_t *a, kvp_err_t err)
 {
@@ -280,7 +283,7 @@ note_routes_locked(kvp_peers_t *p, kvp_slot_t *slot, const attaching_t *a, kvp_e
     if (err == KVP_NODE_LOST) kvp_routes_reset(slot);
 }
 
-/* Caller holds peers->lock, which is released meanwhile. */
+/* Attaches to the slot's node. The caller holds peers->lock; the function releases it meanwhile. */
 static kvp_err_t
 attach_slot_locked(kvp_peers_t *p, kvp_slot_t *slot, uint64_t deadline_ns)
 {
@@ -305,7 +308,7 @@ attach_slot_locked(kvp_peers_t *p, kvp_slot_t *slot, uint64_t deadline_ns)
     if (a.peer != NULL) a.peer->is_on_trial = is_retry || slot->silent_ns > 0;
     note_routes_locked(p, slot, &a, err);
     slot->is_out_of_reach = err == KVP_NOTSUP;
-    /* A caller with a very short deadline proves little about the node. */
+    /* a caller with a very short deadline proves little about the node */
     if (err == KVP_NODE_LOST && kvp_now_ns() >= deadline_ns && deadline_ns - began_ns < KVP_HURRY_NS)
         err = kvp_slot_note_silence(slot, began_ns, kvp_now_ns()) ? KVP_NODE_LOST : KVP_DEADLINE;
     if (err == KVP_NODE_LOST) kvp_slot_trip(slot);
@@ -313,7 +316,8 @@ attach_slot_locked(kvp_peers_t *p, kvp_slot_t *slot, uint64_t deadline_ns)
     return err;
 }
 
-/* Finds or makes the attachment and holds it. deadline_ns 0: EAGAIN where it would have to be made. */
+/* Finds the attachment to a segment's node, or makes it, and returns it with a reference. deadline_ns 0: EAGAIN if
+ * the attachment would have to be made. */
 static kvp_err_t
 hold_peer(kvp_peers_t *p, uint32_t segment_id, size_t from, uint64_t deadline_ns, kvp_peer_t **peer_out)
 {
@@ -351,8 +355,8 @@ hold_peer(kvp_peers_t *p, uint32_t segment_id, size_t from, uint64_t deadline_ns
 }
 
 /* ---- paths */
-/* Takes an endpoint of a held attachment, or releases the hold. STALE: the node failed over to
- * another transport. */
+/* Takes an endpoint of the attachment for the path. On failure it releases the caller's reference. STALE: the node
+ * failed over to another transport. */
 static kvp_err_t
 take_ep(kvp_peers_t *p, kvp_peer_t *peer, uint64_t deadline_ns, kvp_path_t *path_out)
 {
@@ -511,7 +515,8 @@ kvp_path_ok(kvp_peers_t *p, const kvp_path_t *path)
 }
 
 /* ---- chunks */
-/* Before the first question for memory to write: the node may have opened it although its answer never comes. */
+/* Records that the node needs a drain notice. This happens before the first question for memory for writing, because
+ * the node may open the memory although its answer never arrives. */
 static void
 note_written(kvp_peers_t *p, kvp_peer_t *peer)
 {
@@ -555,8 +560,9 @@ kvp_path_chunk(kvp_peers_t *p, const kvp_path_t *path, uint32_t chunk, kvp_acces
     return KVP_NODE_LOST;
 }
 
-/* ---- chores */
-/* Returns the i-th slot's attachment, held; NULL without one. False after the last slot. */
+/* ---- work of the background thread */
+/* Returns the i-th slot's attachment with a reference, or NULL in *peer_out if it has none. Returns false after the
+ * last slot. */
 static bool
 hold_nth(kvp_peers_t *p, size_t i, kvp_peer_t **peer_out)
 {
@@ -571,7 +577,8 @@ hold_nth(kvp_peers_t *p, size_t i, kvp_peer_t **peer_out)
     return is_there;
 }
 
-/* One idle endpoint fewer where they are too many: connections take memory here and at the node. */
+/* Closes the least recently used idle endpoint if there are more than the limit, because connections take memory here
+ * and at the node. */
 static void
 drop_idle_ep(kvp_peers_t *p)
 {
@@ -592,12 +599,13 @@ drop_idle_ep(kvp_peers_t *p)
             kvp_peers_rele(p, peer);
         }
     }
-    if (oldest == NULL) return; /* all were used a moment ago */
+    if (oldest == NULL) return; /* every endpoint was used a moment ago */
     if (n > max) kvp_peer_drop_idle(oldest);
     kvp_peers_rele(p, oldest);
 }
 
-/* Also without an attachment: the transport may wait for a device to return. */
+/* Lets each transport do its periodic work. Needs no attachment: a transport may wait for a removed device to
+ * return. */
 static void
 tend_transports(kvp_peers_t *p)
 {
@@ -605,7 +613,7 @@ tend_transports(kvp_peers_t *p)
         kvp_tp_t *tp;
 
         pthread_mutex_lock(&p->lock);
-        tp = p->tps[i]; /* which goes with the link only */
+        tp = p->tps[i]; /* destroyed together with the link only */
         pthread_mutex_unlock(&p->lock);
         if (tp != NULL) tp->ops->tend(tp);
     }
@@ -646,8 +654,8 @@ kvp_peers_let_go(kvp_peers_t *p)
         pthread_mutex_lock(&p->lock);
         p->slots[i]->peer = NULL;
         pthread_mutex_unlock(&p->lock);
-        kvp_peers_rele(p, peer); /* the slot's hold, */
-        kvp_peers_rele(p, peer); /* and ours */
+        kvp_peers_rele(p, peer); /* the slot's reference */
+        kvp_peers_rele(p, peer); /* the reference of hold_nth */
     }
     destroy_dead(p);
 }
@@ -689,7 +697,7 @@ match_uuid(void *arg, const Kvp__Pb__SegmentInfo *info)
     return false;
 }
 
-/* Returns the existing attachment, held; NULL = none. */
+/* Returns the existing attachment to the segment with a reference; NULL = none. */
 static kvp_peer_t *
 hold_attached(kvp_peers_t *p, const uint8_t *uuid)
 {

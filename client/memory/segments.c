@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * SEGMENTS questions, one page each. */
+ * Sends SEGMENTS questions to the master: one question for each page of segments. */
 #include "client/memory/segments.h"
 
 #include "proto/pb.h"
@@ -7,7 +7,8 @@
 
 #define UUID_BYTES 16u
 
-/* *next_id_out is 0 after the last page, and where fn wants no more. */
+/* Calls fn for each segment of a page. Sets *next_id_out to the first id of the next page, or to 0 after the last
+ * page or if fn returned false. */
 static kvp_err_t
 read_page(const kvp_frame_t *frame, kvp_segments_fn fn, void *arg, uint32_t *next_id_out)
 {
@@ -70,7 +71,7 @@ kvp_segments_walk(kvp_conn_t *conn, uint64_t deadline_ns, kvp_segments_fn fn, vo
     do {
         ask.from_id = next_id;
         err = ask_page(conn, &ask, deadline_ns, fn, arg, &next_id);
-        if (next_id != 0 && next_id <= ask.from_id) return KVP_PROTO; /* the list would never end */
+        if (next_id != 0 && next_id <= ask.from_id) return KVP_PROTO; /* else the walk would never end */
     } while (err == KVP_OK && next_id != 0);
     return err;
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The slots of nodes by segment id, and when a node is left alone.
- */
+ * The slots of nodes by segment id, and the circuit breaker that leaves a failed node alone. */
 #include "client/memory/peers_priv.h"
 
 #include <stdlib.h>
@@ -8,7 +7,7 @@
 
 #define BREAKER_FIRST_MS 50u
 #define BREAKER_MAX_MS 2000u
-#define SILENCE_MAX_NS (1 * KVP_NS_PER_S) /* a node that wasted this much of callers' time is given up */
+#define SILENCE_MAX_NS (1 * KVP_NS_PER_S) /* a node is given up after this much time of callers was wasted */
 
 static bool
 is_before(const kvp_slot_t *slot, uint32_t segment_id, size_t from)
@@ -76,8 +75,9 @@ kvp_slot_trip(kvp_slot_t *slot)
     slot->next_try_ns = kvp_now_ns() + (ms + kvp_random_u64() % (ms / 2)) * KVP_NS_PER_MS;
 }
 
-/* One caller's deadline may be far too short to judge a node, so waits in vain are summed up: each
- * moment once, however many threads waited. Returns true at the limit. */
+/* Adds a caller's wait in vain from since_ns to now_ns to the slot's silence. One caller's deadline may be far too
+ * short to judge a node, so waits are summed up; each moment counts once, however many threads waited. Returns true
+ * when the sum reaches SILENCE_MAX_NS. */
 bool
 kvp_slot_note_silence(kvp_slot_t *slot, uint64_t since_ns, uint64_t now_ns)
 {

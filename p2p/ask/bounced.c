@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - Windows that fit a bounce buffer of each side, each whole before the next begins. A write: out
- *   of our devices into our bounce buffer; an ordinary transfer between host memory; out of the
- *   peer's bounce buffer into its devices. A read is the reverse. What is the host's on both sides
- *   goes along as it is.
- * - Our bounce buffer is taken first: who has a peer's waits for nothing but that peer, so no two
- *   endpoints wait for one another.
- * - The peer's bounce buffer goes back when all is done and nothing is under way. After an error
- *   something may be: then the lane is closed, and the peer takes the bounce buffer out of reach
- *   before another gets it. */
+ * - A transfer runs in windows that fit a bounce buffer on each side; each window ends before the next begins. A
+ *   write copies from our devices into our bounce buffer, moves between host memory like any transfer, and lets the
+ *   peer copy from its bounce buffer into its devices. A read is the reverse. Pieces that are in host memory on both
+ *   sides are part of the same window.
+ * - Our bounce buffer is taken first. An endpoint with a peer's bounce buffer waits for nothing but this peer, so no
+ *   two endpoints wait for one another.
+ * - The peer's bounce buffer is given back when the transfer is complete. After an error some bytes may still be on
+ *   their way: then the lane is closed, and the peer makes the bounce buffer unreachable before another transfer gets
+ *   it. */
 #include "p2p/ask/move.h"
 
 #include "p2p/ask/path.h"
@@ -17,40 +17,40 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PARTS_MAX 512u /* of a window */
-#define BUSY_BACK_OFF_NS                                                                                               \
-    (1 * KVP_NS_PER_MS) /* pause before asking a peer without a free bounce buffer again: it doubles, */
-#define BUSY_BACK_OFF_MOST_NS (50 * KVP_NS_PER_MS) /* up to this */
+#define PARTS_MAX 512u /* most parts of a window */
+/* first pause before a peer without a free bounce buffer is asked again; each pause is twice the previous one */
+#define BUSY_BACK_OFF_NS (1 * KVP_NS_PER_MS)
+#define BUSY_BACK_OFF_MOST_NS (50 * KVP_NS_PER_MS) /* longest pause before such a peer is asked again for its buffer */
 
-/* Some bytes of a piece, in the window at hand. */
+/* A part: some bytes of a piece, in the current window. */
 typedef struct {
     const kvpool_p2p_op_t *op;
-    size_t off; /* in it */
+    size_t off; /* offset in the piece */
     size_t len;
-    size_t at; /* in the bounce buffers */
-    const kvp_devmem_t *mem; /* of its local memory; NULL = the host's */
-    bool is_far; /* the peer's memory is a device's, */
-    uint64_t token; /* of that range */
+    size_t at; /* offset in the bounce buffers */
+    const kvp_devmem_t *mem; /* device of the local memory; NULL = host memory */
+    bool is_far; /* the peer's memory is device memory */
+    uint64_t token; /* token of the peer's range */
 } part_t;
 
 typedef struct {
     kvp_p2p_lane_t *lane;
     const kvp_p2p_transfer_t *transfer;
-    size_t next; /* the piece that the next part is of, */
-    size_t next_off; /* offset in this piece */
-    kvp_bounce_t *bounce; /* this side's buffer; NULL = not needed so far */
-    kvp_peer_at_t far; /* the peer's, where lane->has_bounce */
+    size_t next; /* index of the piece for the next part */
+    size_t next_off; /* offset of the next part in its piece */
+    kvp_bounce_t *bounce; /* this side's bounce buffer; NULL = not needed so far */
+    kvp_peer_at_t far; /* the peer's bounce buffer, valid if lane->has_bounce */
     kvp_p2p_moved_t *moved;
     uint32_t parts_n;
     part_t parts[PARTS_MAX];
     kvp_peer_at_t at[PARTS_MAX];
-    kvpool_p2p_op_t hosts[PARTS_MAX]; /* the same between host memory */
-    kvp_peer_piece_t pieces[PARTS_MAX]; /* between the peer's bounce buffer and its devices */
+    kvpool_p2p_op_t hosts[PARTS_MAX]; /* the parts as pieces of a transfer between host memory */
+    kvp_peer_piece_t pieces[PARTS_MAX]; /* the copies between the peer's bounce buffer and its devices */
 } run_t;
 
 /* ---- windows */
 
-/* Adds the next part, if there is one and the bounce buffers have room for it. */
+/* Adds the next part to the window. Returns false if no part is left, or the bounce buffers have no room for it. */
 static bool
 add_part(run_t *r, size_t *used)
 {
@@ -83,7 +83,7 @@ next_window(run_t *r)
     return r->parts_n > 0;
 }
 
-/* Where the peer's memory is. */
+/* Finds out for each part whether the peer's memory is device memory. */
 static kvp_err_t
 look_far(run_t *r)
 {
@@ -161,7 +161,7 @@ give_far_stage_back(run_t *r)
 
 /* ---- one window */
 
-/* Between our devices and our bounce buffer. */
+/* Copies the parts between our devices and our bounce buffer. */
 static kvp_err_t
 copy_here(run_t *r)
 {
@@ -181,7 +181,7 @@ copy_here(run_t *r)
     return err != KVP_OK ? err : waited;
 }
 
-/* Between the peer's devices and its bounce buffer. */
+/* Asks the peer to copy the parts between its devices and its bounce buffer. */
 static kvp_err_t
 copy_there(run_t *r)
 {
@@ -232,7 +232,8 @@ move_once(run_t *r)
     return err;
 }
 
-/* A range that no longer matches the peer's answer is asked for once more, as in move.c. */
+/* Moves a window. If a range no longer matches the peer's earlier answer, it asks for the ranges and tries once more,
+ * as move.c does. */
 static kvp_err_t
 move_window(run_t *r)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. A peer's messages are checked on arrival: data that leaves this file lies within
- * the requested ranges. A lane with an error is closed, never repaired; the next transfer creates
- * another. */
+ * Design notes. A peer's messages are checked on arrival, so data that leaves this file lies within the requested
+ * ranges. A lane with an error is closed, never repaired; the next transfer opens another lane. */
 #include "p2p/ask/lane.h"
 
 #include "p2p/ask/path.h"
@@ -17,9 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SEEN_MAX 16384u /* ranges of one peer in a lane's cache */
+#define SEEN_MAX 16384u /* most ranges of one peer in a lane's cache */
 
-/* ---- asking */
+/* ---- questions to the peer */
 uint64_t
 kvp_p2p_lane_id(kvp_p2p_lane_t *lane)
 {
@@ -34,7 +33,7 @@ kvp_p2p_lane_ask(kvp_p2p_lane_t *lane, uint8_t opcode, uint32_t n, size_t record
     kvp_err_t err = lane->io.out.err;
 
     if (err == KVP_OK) err = kvp_exchange(&lane->io, lane->last_id, deadline_ns, &frame);
-    if (err == KVP_LIMIT) err = KVP_PROTO; /* its answer is longer than any can be */
+    if (err == KVP_LIMIT) err = KVP_PROTO; /* LIMIT: the answer is longer than a valid answer can be */
     if (err == KVP_OK && KVP_FRAME_HDR_BYTES + (size_t)frame.hdr.length > KVP_PEER_REPLY_MAX) err = KVP_PROTO;
     return err != KVP_OK ? err : kvp_peer_reply_decode(&frame, opcode, n, record_bytes, records_out);
 }
@@ -89,7 +88,7 @@ kvp_p2p_lane_forget(kvp_p2p_lane_t *lane)
     lane->seen_n = 0;
 }
 
-/* drop_overlapping forgets what the peer has replaced by now. */
+/* drop_overlapping drops the cached ranges that overlap [base, base + len): the peer has replaced them. */
 static void
 drop_overlapping(kvp_p2p_lane_t *lane, uint64_t base, uint64_t len)
 {
@@ -131,7 +130,7 @@ add_seen(kvp_p2p_lane_t *lane, const kvp_peer_range_t *range)
     return KVP_OK;
 }
 
-/* Asks for up to a message of them. */
+/* Asks the peer for the ranges of n places, at most as many as one message takes, and caches them. */
 static kvp_err_t
 find_ranges(kvp_p2p_lane_t *lane, const kvp_peer_at_t *at, uint32_t n, uint64_t deadline_ns)
 {
@@ -200,7 +199,8 @@ lane_close(kvp_p2p_lane_t *lane)
     free(lane);
 }
 
-/* The address that the control connection reached is where the transport goes, too: the name is not asked for again. */
+/* Records the address that the control connection reached. The transport connects to the same address, so the name is
+ * not resolved again. */
 static kvp_err_t
 note_addr(kvp_p2p_lane_t *lane)
 {
@@ -215,7 +215,8 @@ note_addr(kvp_p2p_lane_t *lane)
     return KVP_OK;
 }
 
-/* Which way it goes: within the host, else by rdma, else by tcp, as far as both ends have that. */
+/* Chooses the way to the peer, by what both ends have: copies within the host, else RDMA, else TCP. near_err is the
+ * error of the try to copy within the host. */
 static kvp_err_t
 judge_reply(kvp_p2p_lane_t *lane, const kvp_peer_hello_reply_t *reply, kvp_err_t near_err)
 {
@@ -232,7 +233,7 @@ judge_reply(kvp_p2p_lane_t *lane, const kvp_peer_hello_reply_t *reply, kvp_err_t
                  conf->me->proc.is_told ? kvp_err_text(near_err) : "not to be used",
                  conf->rdma != NULL ? "is here" : "is not here", conf->has_tcp ? "is here" : "is not to be used",
                  reply->transport, reply->rdma_port != 0 ? " and rdma" : "");
-    if (near_err == KVP_SYS) return KVP_SYS; /* out of descriptors, which is temporary */
+    if (near_err == KVP_SYS) return KVP_SYS; /* SYS: this process is out of descriptors, which may change soon */
     return KVP_NOTSUP;
 }
 
@@ -262,8 +263,8 @@ init_io(const kvp_p2p_lane_t *lane, kvp_framed_t *io)
     io->in.limit = 2 * (size_t)KVP_PEER_REPLY_MAX;
 }
 
-/* come_near moves the lane to the peer's Unix socket, where each side may then read the other's
- * memory. On failure the lane stays on TCP. */
+/* come_near moves the lane to the peer's Unix socket if each side may read the other's memory. On failure the lane
+ * stays on TCP. */
 static kvp_err_t
 come_near(kvp_p2p_lane_t *lane, const kvp_peer_hello_reply_t *far, uint64_t deadline_ns)
 {
@@ -373,7 +374,8 @@ take_idle(kvp_p2p_lanes_t *lanes, const kvp_hostport_t *where)
     return found;
 }
 
-/* An idle peer sends nothing: readable means closed. */
+/* Returns true if neither connection nor process has ended. An idle peer sends nothing: a readable descriptor has
+ * been closed by the peer. */
 bool
 kvp_p2p_lane_is_alive(const kvp_p2p_lane_t *lane)
 {
@@ -381,7 +383,7 @@ kvp_p2p_lane_is_alive(const kvp_p2p_lane_t *lane)
     int n;
 
     do
-        n = poll(p, 2, 0); /* a descriptor of -1 is skipped */
+        n = poll(p, 2, 0); /* poll skips a descriptor of -1 */
     while (n < 0 && errno == EINTR);
     return n == 0;
 }
@@ -434,7 +436,7 @@ kvp_p2p_lane_give(kvp_p2p_lanes_t *lanes, kvp_p2p_lane_t *lane, bool is_good)
     pthread_mutex_lock(&lanes->lock);
     kvp_list_add_head(&lanes->idle, &lane->link);
     lanes->idle_n++;
-    if (!kvp_p2p_lane_is_alive(lane)) { /* under the lock: a lane that ends later is found by a later sweep */
+    if (!kvp_p2p_lane_is_alive(lane)) { /* checked under the lock: a sweep finds lanes that end later */
         last = lane;
         kvp_list_del(&lane->link);
         lanes->idle_n--;

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A transfer runs in windows of KVP_PEER_BATCH_MAX pieces, one after another: learn the ranges,
- *   move, get the peer's confirmation.
- * - The owner of written memory does the writing. The peer pulls a write. A read is copied here,
- *   and counts only if the peer confirms afterwards that the ranges are still registered. With a
- *   transport the peer's side, or its adapter, checks keys. If the transport does not verify bytes
- *   (tcp), reads carry a sum; written bytes are summed here on their way out and by the peer in
- *   place.
- * - With rdma a completed write is in the peer's memory: the transport flushes it there. No thread
- *   of the peer takes part, so this side checks afterwards that the peer still lives: an adapter
- *   serves memory for as long as a process holds it, even a process that is being killed.
- * - A range that no longer matches the peer's answer is asked for once more: it may have been
- *   registered again, or the error is final. */
+ * - A transfer runs in windows of KVP_PEER_BATCH_MAX pieces, one after another: ask for the ranges, move, get the
+ *   peer's confirmation.
+ * - Within a host, the owner of memory writes it: the peer pulls a write. A read is copied by this side, and counts
+ *   only if the peer confirms afterwards that the ranges are still registered. With a transport the peer's side, or
+ *   its network adapter, checks keys. If the transport does not verify bytes (TCP), reads carry a checksum; for a
+ *   write both this side, while sending, and the peer, in place, compute the checksum.
+ * - With RDMA a completed write is in the peer's memory: the transport flushes it there. No thread of the peer takes
+ *   part, so this side checks afterwards that the peer still lives. A network adapter serves memory as long as a
+ *   process holds it, even a process that is being killed.
+ * - If a range no longer matches the peer's earlier answer, the peer is asked once more: the range may have been
+ *   registered again. The second error is final. */
 #include "p2p/ask/move.h"
 
 #include "p2p/ask/path.h"
@@ -34,10 +33,11 @@ typedef struct {
     uint64_t deadline_ns;
     uint32_t n;
     uint64_t bytes;
-    uint64_t mapped_bytes; /* of the pieces in memory that is mapped here */
-    uint64_t look_bytes; /* that may still be copied there before the next look */
-    kvp_xferq_t queue; /* of the parts */
-    /* In the lane's working memory; moved for reads between processes, parts and the xfers for the transport. */
+    uint64_t mapped_bytes; /* bytes of the pieces in memory that is mapped here */
+    uint64_t look_bytes; /* bytes that may be copied in mapped memory before the next check of clock, peer and cell */
+    kvp_xferq_t queue; /* queue of the parts' transfers */
+    /* Arrays in the lane's working memory. `moved` is for reads between processes; `parts` and queue.xfers are for
+     * the transport. */
     const kvpool_p2p_op_t **ops;
     kvp_peer_at_t *at;
     kvp_peer_piece_t *pieces;
@@ -45,12 +45,12 @@ typedef struct {
     part_t *parts;
 } window_t;
 
-/* ---- pieces in memory of the peer's that is mapped here */
-/* Design notes. No question to the peer is needed: its cell shows, after the copy, whether all
- * bytes lay in registered memory. Unregistered local memory may not be mapped, and copying from it
- * here would end the process, so the kernel copies it. */
+/* ---- pieces in memory of the peer that is mapped here */
+/* Design notes. The peer is not asked: its cell, a word in shared memory, shows after the copy whether the range was
+ * registered during the copy. Unregistered local memory may be unmapped, and a copy from unmapped memory would kill
+ * this process; the kernel copies such pieces (process_vm_readv). */
 
-#define LOOK_BYTES (4u << 20) /* between looks at the clock, the peer and the cell */
+#define LOOK_BYTES (4u << 20) /* bytes between checks of clock, peer and cell */
 
 /* ---- mapping */
 static kvp_err_t
@@ -66,7 +66,7 @@ take_map(kvp_p2p_lane_t *lane, kvp_p2p_seen_t *seen, const kvp_p2p_map_key_t *ke
     return err;
 }
 
-/* Asks the peer once for its mapping. Without a mapping the range moves like all others. */
+/* Asks the peer once for the mapping of a range. OK also without a mapping: the range then moves like all others. */
 static kvp_err_t
 need_map(kvp_p2p_lane_t *lane, kvp_p2p_seen_t *seen, uint64_t deadline_ns)
 {
@@ -78,7 +78,7 @@ need_map(kvp_p2p_lane_t *lane, kvp_p2p_seen_t *seen, uint64_t deadline_ns)
     seen->is_asked = true;
     seen->map = kvp_p2p_maps_find(lane->conf->maps, &key);
     if (seen->map != NULL) return KVP_OK;
-    if (lane->io.fds_in_n > 0) return KVP_PROTO; /* unrequested descriptors */
+    if (lane->io.fds_in_n > 0) return KVP_PROTO; /* the peer sent descriptors without a request */
     kvp_peer_map_encode(&lane->io.out, kvp_p2p_lane_id(lane), seen->token);
     err = kvp_p2p_lane_ask(lane, KVP_OP_PEER_MAP, 1, sizeof(uint64_t), deadline_ns, &records);
     if (err == KVP_OK) err = take_map(lane, seen, &key, *(const uint64_t *)records);
@@ -103,14 +103,15 @@ copy_piece(window_t *w, const kvpool_p2p_op_t *op, const kvp_p2p_map_t *map, uin
         if (w->look_bytes > 0) continue;
         kvp_err_t err = kvp_p2p_lane_look(w->lane, w->deadline_ns);
         if (err != KVP_OK) return err;
-        if (!kvp_p2p_lane_is_alive(w->lane)) return KVP_DISCONNECTED; /* the dead keep their word */
+        /* a dead peer's cell never changes, so check also that the peer lives */
+        if (!kvp_p2p_lane_is_alive(w->lane)) return KVP_DISCONNECTED;
         if (!kvp_p2p_map_is_live(map)) return KVP_NO_SEGMENT;
         w->look_bytes = LOOK_BYTES;
     }
     return KVP_OK;
 }
 
-/* After the copy: it counts if every range was registered all the time, and its owner still lives. */
+/* Checks after the copy that every range was registered all the time and that its owner still lives. */
 static kvp_err_t
 verify_maps(const kvp_p2p_lane_t *lane, kvp_p2p_map_t *const *maps, uint32_t n)
 {
@@ -125,7 +126,7 @@ verify_maps(const kvp_p2p_lane_t *lane, kvp_p2p_map_t *const *maps, uint32_t n)
     return kvp_p2p_lane_is_alive(lane) ? KVP_OK : KVP_DISCONNECTED;
 }
 
-/* Chooses the pieces to copy here: maps_out is NULL for the others. */
+/* Chooses the pieces to copy in mapped memory. maps_out[i] is NULL for any other piece. */
 static kvp_err_t
 choose_maps(window_t *w, kvp_p2p_map_t **maps_out)
 {
@@ -148,9 +149,9 @@ choose_maps(window_t *w, kvp_p2p_map_t **maps_out)
     return KVP_OK;
 }
 
-/* Moves the pieces in mapped memory, on a lane of this host that knows all ranges of the window. OK:
- * the window has the remaining pieces. NO_SEGMENT: a range is not registered any more, and the
- * window is unchanged. Errors that end the lane: DISCONNECTED, DEADLINE, CLOSED, PROTO. */
+/* Moves the pieces in mapped memory, on a lane within the host that knows all ranges of the window. After OK the
+ * window has only the remaining pieces. NO_SEGMENT: a range is not registered any more, and the window is unchanged.
+ * DISCONNECTED, DEADLINE, CLOSED and PROTO end the lane. */
 static kvp_err_t
 copy_mapped(window_t *w)
 {
@@ -165,7 +166,7 @@ copy_mapped(window_t *w)
             err = copy_piece(w, w->ops[i], maps[i], w->at[i].addr - kvp_p2p_lane_seen(w->lane, &w->at[i])->base);
     if (err == KVP_OK) err = verify_maps(w->lane, maps, n);
     if (err != KVP_OK) {
-        kvp_copy_fence(); /* no store lands after the error */
+        kvp_copy_fence(); /* complete all stores before the error is returned */
         return err;
     }
     w->n = 0;
@@ -184,7 +185,7 @@ fill_pieces(window_t *w, bool has_from)
     for (uint32_t i = 0; i < w->n; i++) {
         const kvp_p2p_seen_t *seen = kvp_p2p_lane_seen(w->lane, &w->at[i]);
 
-        /* the peer reported an overlapping range since, and has this one no more */
+        /* the peer has reported an overlapping range since then, which replaced this one */
         if (seen == NULL) return KVP_NO_SEGMENT;
         w->pieces[i] = (kvp_peer_piece_t){.token = seen->token,
                                           .addr = w->at[i].addr,
@@ -223,8 +224,8 @@ ask_moves(window_t *w, kvp_peer_move_t kind, const kvp_peer_moved_t **moved_out)
     return err == KVP_OK ? kvp_p2p_ask_moves(w->lane, &moves, w->deadline_ns, moved_out) : err;
 }
 
-/* ---- copies between processes */
-/* Reads out of the peer's process, with this thread and others. Returns the first error among the
+/* ---- copies between processes by the kernel */
+/* Reads the pieces from the peer's process, with this thread and other threads. Returns the first error among the
  * pieces. */
 static kvp_err_t
 read_all(window_t *w)
@@ -263,12 +264,13 @@ move_by_cma(window_t *w)
     if (w->is_write) return ask_moves(w, KVP_PEER_PULL, &moved);
     err = read_all(w);
     if (err != KVP_OK && err != KVP_INVALID) return err;
-    /* What could not be read may have been unregistered, and unmapped, meanwhile: then that is the error. */
+    /* If bytes could not be read, they may have been unregistered and unmapped meanwhile. Then the peer's answer has
+     * the error to return. */
     checked = ask_moves(w, KVP_PEER_CHECK, &moved);
     return checked != KVP_OK ? checked : err;
 }
 
-/* Moves the pieces in mapped memory first; the kernel moves the rest of the window. */
+/* Moves the pieces of a window within the host: first those in mapped memory; the kernel copies the rest. */
 static kvp_err_t
 move_near(window_t *w, kvp_p2p_moved_t *moved_out)
 {
@@ -278,8 +280,8 @@ move_near(window_t *w, kvp_p2p_moved_t *moved_out)
     return err == KVP_OK && w->n > 0 ? move_by_cma(w) : err;
 }
 
-/* ---- the transport */
-/* No layer below verifies the bytes: the sender sends their sum. */
+/* ---- pieces that the transport moves */
+/* Returns true if the sender sends a checksum of the bytes, because no layer below verifies them. */
 static bool
 is_sum_told(const window_t *w)
 {
@@ -316,7 +318,7 @@ fill_parts(window_t *w)
     return KVP_OK;
 }
 
-/* Drives all transfers until all are over, the path is broken, or the deadline has passed. */
+/* Runs all transfers until they are complete, the path is broken, or the deadline has passed. */
 static kvp_err_t
 drive_parts(window_t *w)
 {
@@ -335,9 +337,9 @@ drive_parts(window_t *w)
     return queue->done_n == queue->n ? KVP_OK : queue->err;
 }
 
-/* After a failure, transfers under way are cancelled while the window still exists. A broken path
- * has ended all its transfers by itself. Bytes sent before may still land, and with rdma also by a
- * second connection. */
+/* Runs the transfers of a window. After a failure the path is closed while the window's memory still exists, which
+ * cancels running transfers. A broken path has ended all its transfers. Bytes that were already sent may still reach
+ * the peer. */
 static kvp_err_t
 drive_window(window_t *w)
 {
@@ -352,7 +354,7 @@ drive_window(window_t *w)
     return err;
 }
 
-/* Checks that the bytes at the destination are those of the source. */
+/* Checks that the bytes at the destination have the checksum of the source. */
 static kvp_err_t
 compare_sums(window_t *w)
 {
@@ -379,7 +381,7 @@ move_by_transport(window_t *w)
     return err;
 }
 
-/* ---- all */
+/* ---- the whole transfer */
 static bool
 meets_device(const window_t *w)
 {
@@ -417,12 +419,12 @@ move_window(window_t *w, kvp_p2p_moved_t *moved_out)
 
     if (err != KVP_NO_SEGMENT) return err;
     kvp_p2p_lane_forget(w->lane);
-    err = kvp_p2p_path_cut_earlier(w->lane, w->deadline_ns); /* with rdma an invalid key ends the path */
+    err = kvp_p2p_path_cut_earlier(w->lane, w->deadline_ns); /* with RDMA an invalid key ends the path */
     if (err == KVP_OK) err = move_once(w, moved_out);
     return err == KVP_NO_SEGMENT ? KVP_NOT_REGISTERED : err;
 }
 
-/* Allocates room for the longest window of this transfer. */
+/* Allocates memory for the longest window of this transfer. */
 static kvp_err_t
 window_init(window_t *w, kvp_p2p_lane_t *lane, size_t pieces_n)
 {

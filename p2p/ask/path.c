@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. The peer learns of an rdma connection before it is made: from then on the
- * connection ends with the control connection, even if this host vanishes. No transfer runs while
- * rdma is being tried, so changing to tcp leaves no byte under way. A path that fails during a
- * transfer costs its lane, as every other failure does. */
+ * Design notes. The peer is informed of an RDMA connection before it is made: from then on it ends together with the
+ * control connection, even if this host vanishes. No transfer runs while RDMA is being tried, so a switch to TCP
+ * leaves no byte on its way. A path that fails during a transfer makes its lane unusable, as every other failure
+ * does. */
 #include "p2p/ask/path.h"
 
 #include "transport/routes.h"
@@ -11,7 +11,7 @@
 
 #include <stdlib.h>
 
-/* ---- connections that the peer has to cut */
+/* ---- connections that the peer has to cut, because their writes may still be running */
 void
 kvp_p2p_uncuts_init(kvp_p2p_uncuts_t *uncuts)
 {
@@ -20,7 +20,7 @@ kvp_p2p_uncuts_init(kvp_p2p_uncuts_t *uncuts)
     kvp_list_init(&uncuts->list);
 }
 
-/* Caller holds the lock. */
+/* Removes a connection from the list and frees its record. The caller holds the lock. */
 static void
 forget_uncut(kvp_p2p_uncuts_t *uncuts, kvp_p2p_uncut_t *uncut)
 {
@@ -37,7 +37,7 @@ kvp_p2p_uncuts_fini(kvp_p2p_uncuts_t *uncuts)
     pthread_mutex_destroy(&uncuts->lock);
 }
 
-/* Takes uncut. */
+/* Adds a connection to the list. Takes over `uncut`. */
 static void
 add_uncut(kvp_p2p_uncuts_t *uncuts, kvp_p2p_uncut_t *uncut)
 {
@@ -47,7 +47,7 @@ add_uncut(kvp_p2p_uncuts_t *uncuts, kvp_p2p_uncut_t *uncut)
     pthread_mutex_unlock(&uncuts->lock);
 }
 
-/* Copies up to cap connections to that peer, and returns how many. */
+/* Copies up to cap connections to the peer into conns, and returns their number. */
 static uint32_t
 find_uncuts(kvp_p2p_uncuts_t *uncuts, uint64_t peer, uint64_t *conns, uint32_t cap)
 {
@@ -64,7 +64,7 @@ find_uncuts(kvp_p2p_uncuts_t *uncuts, uint64_t peer, uint64_t *conns, uint32_t c
     return n;
 }
 
-/* Drops the connections that the peer has cut. */
+/* Removes the connections that the peer has cut from the list. */
 static void
 forget_uncuts(kvp_p2p_uncuts_t *uncuts, const uint64_t *conns, uint32_t n)
 {
@@ -81,9 +81,9 @@ forget_uncuts(kvp_p2p_uncuts_t *uncuts, const uint64_t *conns, uint32_t n)
     pthread_mutex_unlock(&uncuts->lock);
 }
 
-#define TRY_NS (2 * KVP_NS_PER_S) /* for rdma to be connected, where there is tcp */
+#define TRY_NS (2 * KVP_NS_PER_S) /* most time to connect by RDMA if TCP is possible as well */
 
-/* ---- one path */
+/* ---- the path of a lane */
 static kvp_err_t
 announce_conn(kvp_p2p_lane_t *lane, const kvp_ep_t *ep, uint64_t deadline_ns)
 {
@@ -93,7 +93,8 @@ announce_conn(kvp_p2p_lane_t *lane, const kvp_ep_t *ep, uint64_t deadline_ns)
     return kvp_p2p_lane_ask(lane, KVP_OP_PEER_RDMA, 0, 0, deadline_ns, &records);
 }
 
-/* Half of what is left at most is for rdma, where tcp may have to do it in the rest. */
+/* Returns the deadline for the connection. RDMA gets at most half of the remaining time if TCP may have to do the
+ * transfer in the rest. */
 static uint64_t
 connect_by(const kvp_p2p_lane_t *lane, uint64_t deadline_ns)
 {
@@ -177,10 +178,10 @@ kvp_p2p_path_is_stale(const kvp_p2p_lane_t *lane)
     return lane->ep != NULL && lane->ep->tp->ops->ep_is_stale(lane->ep);
 }
 
-/* ---- which one */
+/* ---- the choice between RDMA and TCP */
 
-/* Switches to the transport. Keys belong to one transport, so the known ranges are dropped. No
- * transfer may be under way. */
+/* Switches the lane to another transport. Keys belong to one transport, so the cached ranges are dropped. No transfer
+ * may be running. */
 static void
 switch_transport(kvp_p2p_lane_t *lane, kvp_tp_t *tp)
 {
@@ -189,8 +190,8 @@ switch_transport(kvp_p2p_lane_t *lane, kvp_tp_t *tp)
     lane->tp = tp;
 }
 
-/* Decides whether tcp may replace a failed rdma: not after errors of the caller, or if the peer
- * offers no tcp. */
+/* Returns true if TCP may replace the failed RDMA: not after errors of this side, and only if the peer offers TCP and
+ * time is left. */
 static bool
 may_leave(const kvp_p2p_lane_t *lane, kvp_err_t err, uint64_t deadline_ns)
 {
@@ -236,7 +237,7 @@ kvp_p2p_path_reach(kvp_p2p_lane_t *lane, const kvp_peer_at_t *at, uint32_t n, ui
     if (lane->proc.fd >= 0) return kvp_p2p_lane_learn(lane, at, n, deadline_ns);
     if (lane->rdma_port != 0 && kvp_route_is_due(&lane->rdma_route, kvp_now_ns()) && !kvp_p2p_lane_is_by_rdma(lane))
         switch_transport(lane, lane->conf->rdma);
-    if (kvp_p2p_path_is_stale(lane)) switch_transport(lane, lane->tp); /* the path's keys become invalid */
+    if (kvp_p2p_path_is_stale(lane)) switch_transport(lane, lane->tp); /* the keys of a stale path become invalid */
     if (kvp_p2p_lane_is_by_rdma(lane)) {
         err = reach_by_rdma(lane, at, n, deadline_ns);
         if (kvp_p2p_lane_is_by_rdma(lane)) return err;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. A pid may be given to another process as soon as its own has ended. The pidfd was
- * opened before the nonce was read, and is looked at after every copy: a process that is still
- * there had that pid all the while. Before that the peer may have handed its socket on and ended;
- * that is a process of the same user, which could read whatever we can. */
+ * Design notes. A process id may be given to another process as soon as its owner has ended. The pidfd was opened
+ * before the nonce was read, and is checked after every copy: a process that still lives then had this id all the
+ * time. Before the pidfd was opened, the peer may have passed its socket on and ended; the new owner of the id is a
+ * process of the same user, which could read whatever this process can. */
 #include "p2p/base/cma.h"
 
 #include "common/forkguard.h"
@@ -50,7 +50,7 @@ kvp_cma_open(int unix_fd, const kvp_peer_proc_t *told, kvp_cma_proc_t *proc_out)
 
     *proc_out = proc;
     if (!told->is_told || getsockopt(unix_fd, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0) return KVP_NOTSUP;
-    if (who.pid <= 0 || who.uid != geteuid()) return KVP_NOTSUP; /* 0: a process of another namespace */
+    if (who.pid <= 0 || who.uid != geteuid()) return KVP_NOTSUP; /* pid 0: a process of another namespace */
     proc.pid = who.pid;
     proc.fd = (int)syscall(SYS_pidfd_open, proc.pid, 0);
     if (proc.fd < 0) return errno == EMFILE || errno == ENFILE ? KVP_SYS : KVP_NOTSUP;
@@ -70,7 +70,7 @@ kvp_cma_close(kvp_cma_proc_t *proc)
     *proc = (kvp_cma_proc_t){.fd = -1};
 }
 
-/* Advances both lists by got copied bytes. Returns the number of pieces completed by them. */
+/* Advances both lists by `got` copied bytes. Returns the number of pieces that are complete by now. */
 static uint32_t
 advance_lists(struct iovec *there, struct iovec *here, size_t got)
 {
@@ -104,6 +104,6 @@ kvp_cma_readv(const kvp_cma_proc_t *proc, struct iovec *there, struct iovec *her
 void
 kvp_cma_allow(void)
 {
-    /* Without Yama there is nothing to be allowed, and the call is not known. */
+    /* without Yama no permission is needed, and the call is not known */
     if (prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0) != 0) kvp_log_debug("client", "PR_SET_PTRACER: %m");
 }

@@ -10,9 +10,9 @@
 
 struct kvp_p2p_map {
     kvp_list_t link;
-    uint32_t users; /* guarded by the maps' lock */
+    uint32_t users; /* reference count; guarded by kvp_p2p_maps_t.lock */
     kvp_p2p_map_key_t key;
-    kvp_rseg_t *mem, *words; /* words: only the peer stores there */
+    kvp_rseg_t *mem, *words; /* the peer's memory; and its words, which only the peer may write */
     const _Atomic uint64_t *cell;
 };
 
@@ -38,7 +38,7 @@ map_close(kvp_p2p_map_t *map)
     free(map);
 }
 
-/* Caller holds the lock. */
+/* Returns the mapping of the registration with a reference, or NULL. The caller holds the lock. */
 static kvp_p2p_map_t *
 find_map(kvp_p2p_maps_t *maps, const kvp_p2p_map_key_t *key)
 {
@@ -77,8 +77,8 @@ map_open(kvp_p2p_maps_t *maps, const int fds[2], uint64_t cell, kvp_p2p_map_t *m
     return KVP_OK;
 }
 
-/* enter_map puts a new mapping into the table. If another thread was faster, *map_out is its
- * mapping, and this one stays the caller's. */
+/* enter_map adds a new mapping to the list. If another thread has added the same mapping, *map_out is the other
+ * thread's mapping, and the caller closes its own. */
 static kvp_err_t
 enter_map(kvp_p2p_maps_t *maps, kvp_p2p_map_t *map, kvp_p2p_map_t **map_out)
 {
@@ -142,7 +142,7 @@ kvp_p2p_map_addr(const kvp_p2p_map_t *map)
 bool
 kvp_p2p_map_is_live(const kvp_p2p_map_t *map)
 {
-    /* Copies around the cache were fenced; the load may not go before any other. */
+    /* The copies before this call were fenced. This fence keeps the load of the cell after all of them. */
     atomic_thread_fence(memory_order_seq_cst);
     return atomic_load(map->cell) == map->key.token;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A cell has the token of a range while the range is registered. It is cleared before the memory
- *   changes, so a peer that finds its token there after a copy knows that the copy was in time.
- * - A peer with the file may store to the memory at any time from then on: it may have been stopped
- *   within a copy. So unregistering separates the memory from the file (part_memory) instead of
- *   waiting for the peer. */
+ * - A cell contains the token of a range while the range is registered. The cell is cleared before the memory
+ *   changes, so a peer that finds the token there after a copy knows that the copy was in time.
+ * - A peer that has the file may store to the memory at any later time, because it may have been stopped in the
+ *   middle of a copy. So unregistering separates the memory from the file (part_memory) instead of waiting for the
+ *   peer. */
 #include "p2p/base/own.h"
 
 #include "transport/shm/mapping.h"
@@ -24,17 +24,17 @@
 #endif
 
 #define NO_CELL UINT32_MAX
-#define PARTS 512u /* at most, of a range that is taken back: each may be a mapping of its own */
+#define PARTS 512u /* most parts of memory that is separated from its file; each part may become a mapping of its own */
 
 struct kvp_p2p_own {
     kvp_list_t link;
     kvp_mem_t mem;
-    bool is_in_turn; /* a thread registers, revokes or frees it; guarded by the table's lock, as the fields below */
-    uint64_t token; /* valid with a cell */
-    uint32_t cell; /* NO_CELL = hidden from peers */
-    bool is_out; /* a peer was given the file */
-    bool is_private; /* separated from the file, and never published again; used only by the thread in turn */
-    size_t remapped, parted; /* bytes that are mapped privately, and that have nothing to do with the file any more */
+    bool is_in_turn; /* a thread registers, revokes or frees the piece; kvp_p2p_owns_t.lock guards fields to is_out */
+    uint64_t token; /* token of the range; valid if cell is not NO_CELL */
+    uint32_t cell; /* index of the range's cell; NO_CELL = hidden from peers */
+    bool is_out; /* a peer has a descriptor of the file */
+    bool is_private; /* separated from the file, never published again; used only by the thread in turn */
+    size_t remapped, parted; /* number of first bytes that are mapped privately, and that are separated from the file */
 };
 
 void
@@ -53,7 +53,7 @@ cell_at(const kvp_p2p_owns_t *owns, uint32_t cell)
     return (_Atomic uint64_t *)owns->words.addr + cell;
 }
 
-/* Caller holds the lock. */
+/* Clears the cell of the memory: peers then see the memory as unregistered. The caller holds the lock. */
 static void
 hide_cell(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own)
 {
@@ -74,7 +74,7 @@ kvp_p2p_owns_close(kvp_p2p_owns_t *owns)
 static void
 punch_hole(const kvp_mem_t *mem, size_t off, size_t len)
 {
-    off_t bytes = (off_t)kvp_align_up(len, KVP_HUGE_BYTES); /* no page at the end stays */
+    off_t bytes = (off_t)kvp_align_up(len, KVP_HUGE_BYTES); /* rounded up, else the page at the end would stay */
 
     if (fallocate(mem->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)off, bytes) != 0)
         kvp_log_warn("client", "cannot punch out memory that was taken back: %m");
@@ -83,7 +83,7 @@ punch_hole(const kvp_mem_t *mem, size_t off, size_t len)
 static void
 own_destroy(kvp_p2p_own_t *own)
 {
-    if (own->is_private) { /* madvise reaches the file through a shared mapping alone */
+    if (own->is_private) { /* madvise reaches the file only through a shared mapping */
         punch_hole(&own->mem, 0, own->mem.len);
         munmap(own->mem.addr, own->mem.len);
         own->mem.addr = NULL;
@@ -116,7 +116,7 @@ kvp_p2p_owns_fini(kvp_p2p_owns_t *owns)
     pthread_mutex_destroy(&owns->making);
 }
 
-/* ---- making */
+/* ---- allocation */
 static kvp_err_t
 log_failure(const char *what)
 {
@@ -126,7 +126,7 @@ log_failure(const char *what)
     return err;
 }
 
-/* Caller holds the making lock. */
+/* Creates the words, if they do not exist. The caller holds owns->making. */
 static kvp_err_t
 need_words(kvp_p2p_owns_t *owns)
 {
@@ -145,8 +145,8 @@ need_words(kvp_p2p_owns_t *owns)
     return err;
 }
 
-/* The kernel counts a file's memory only when it is written, so the limit is checked first: the
- * machine's whole memory. */
+/* Returns false if len is more than the machine's memory and swap. The kernel counts a file's memory only when it is
+ * written, so this limit is checked first. */
 static bool
 can_hold(size_t len)
 {
@@ -155,7 +155,8 @@ can_hold(size_t len)
     return sysinfo(&info) != 0 || len / info.mem_unit <= info.totalram + info.totalswap;
 }
 
-/* Huge pages where there is plenty: without them copies take a tenth longer, and a peer's first touch much longer. */
+/* Uses huge pages if memory is plentiful. With small pages a copy takes a tenth longer, and a peer's first touch much
+ * longer. */
 static void
 make_huge(const kvp_mem_t *mem)
 {
@@ -204,7 +205,7 @@ kvp_p2p_own_mem(const kvp_p2p_own_t *own)
 
 /* ---- turns */
 
-/* Caller holds the lock. */
+/* Returns the piece of memory that begins at addr, or NULL. The caller holds the lock. */
 static kvp_p2p_own_t *
 find_own(const kvp_p2p_owns_t *owns, const void *addr)
 {
@@ -222,7 +223,7 @@ kvp_p2p_owns_begin(kvp_p2p_owns_t *owns, const void *addr)
     kvp_p2p_own_t *own;
 
     pthread_mutex_lock(&owns->lock);
-    while ((own = find_own(owns, addr)) != NULL && own->is_in_turn) /* search again: the other turn may have freed it */
+    while ((own = find_own(owns, addr)) != NULL && own->is_in_turn) /* search again: the piece may be freed */
         pthread_cond_wait(&owns->turn_over, &owns->lock);
     if (own != NULL) own->is_in_turn = true;
     pthread_mutex_unlock(&owns->lock);
@@ -252,7 +253,7 @@ kvp_p2p_owns_free(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own)
 
 /* ---- publishing to peers */
 
-/* Caller holds the lock. */
+/* Returns the index of a free cell, or NO_CELL. The caller holds the lock. */
 static uint32_t
 free_cell(kvp_p2p_owns_t *owns)
 {
@@ -292,7 +293,7 @@ kvp_p2p_owns_hide(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own)
     pthread_mutex_unlock(&owns->lock);
 }
 
-/* Caller holds the lock. */
+/* Duplicates the descriptors of the memory and of the words. The caller holds the lock. */
 static kvp_err_t
 duplicate_fds(const kvp_p2p_owns_t *owns, const kvp_p2p_own_t *own, int fds_out[2])
 {
@@ -328,10 +329,10 @@ kvp_p2p_owns_share(kvp_p2p_owns_t *owns, uint64_t token, int fds_out[2], uint64_
     return err;
 }
 
-/* ---- taking back */
+/* ---- separating memory from its file */
 
-/* touch_pages makes every page of a private mapping the process's own, beside other threads'
- * stores: it stores the present value unless the value has changed. */
+/* touch_pages makes every page of a private mapping the process's own, while other threads store to the pages: it
+ * stores each byte's current value unless the value has changed. */
 static void
 touch_pages(uint8_t *at, size_t n)
 {
@@ -341,7 +342,7 @@ touch_pages(uint8_t *at, size_t n)
         _Atomic uint8_t *byte = (_Atomic uint8_t *)(at + off);
         uint8_t was = atomic_load(byte);
 
-        (void)atomic_compare_exchange_strong(byte, &was, was); /* a thread that changed it has made the page private */
+        (void)atomic_compare_exchange_strong(byte, &was, was); /* another thread's change made the page private */
     }
 }
 
@@ -350,15 +351,15 @@ populate_pages(uint8_t *at, size_t n)
 {
     if (madvise(at, n, MADV_POPULATE_WRITE) == 0) return true;
     if (errno != EINVAL) return false;
-    touch_pages(at, n); /* before Linux 5.14 */
+    touch_pages(at, n); /* the kernel is older than Linux 5.14 */
     return true;
 }
 
-/* map_aside maps the shared rest a second time, privately, at another address. Here the kernel may
- * refuse to promise the memory (vm.overcommit_memory 2, limits), and then the old mapping is
- * unchanged. Mapping over the old one at once would not do: kernels before 6.12 have removed it by
- * the time they refuse. The mapping becomes writable only once it is not locked: after mlockall its
- * pages would be copied here and now. */
+/* map_aside maps the rest of the file, from offset `from`, a second time: privately, at another address. Here the
+ * kernel may refuse to promise the memory (vm.overcommit_memory 2, limits), and then the old mapping is unchanged. It
+ * would be wrong to map over the old mapping at once: kernels before 6.12 have removed the old one by the time they
+ * refuse. The new mapping becomes writable only after it was unlocked, because after mlockall its pages would be
+ * copied at once. */
 static uint8_t *
 map_aside(const kvp_mem_t *mem, size_t from)
 {
@@ -376,9 +377,9 @@ map_aside(const kvp_mem_t *mem, size_t from)
     return NULL;
 }
 
-/* part_memory makes the mapping private, a part at a time. Each page is copied under the kernel's
- * own lock, so concurrent stores of other threads are kept, and the file frees its page. After an
- * error a later call continues at the same place. In a turn. */
+/* part_memory makes the mapping private, one part at a time. Each page is copied under the kernel's own lock, so
+ * concurrent stores of other threads are kept, and the file frees its page. After an error a later call continues at
+ * the same place. Called in a turn. */
 static kvp_err_t
 part_memory(kvp_p2p_own_t *own)
 {
@@ -391,7 +392,7 @@ part_memory(kvp_p2p_own_t *own)
         size_t n = kvp_min_u64(step, mem->len - own->parted);
         uint8_t *at = (uint8_t *)mem->addr + own->parted;
 
-        /* Once only: a second time would take away what was copied. */
+        /* remap each part only once: a second remap would discard the copied pages */
         if (own->remapped == own->parted) {
             if (aside == NULL) break;
             if (mremap(aside + (own->parted - began), n, n, MREMAP_MAYMOVE | MREMAP_FIXED, at) == MAP_FAILED) break;

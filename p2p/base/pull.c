@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - Pulls take turns, a slice each, in the threads here and in the owner's thread, by
- *   kvp_p2p_pull_work.
- * - The pieces of a slice are chosen under the lock; look-up of their ranges and the copy run
- *   without it. A failed piece is not continued; slices of it in other threads end normally.
- * - A failure to start a thread only reduces their number. */
+ * - Pulls take turns, one slice each, in the threads of this file and in the owner's thread (kvp_p2p_pull_work).
+ * - The pieces of a slice are chosen under the lock. The look-up of their ranges and the copy run without it. A
+ *   failed piece is not continued; its slices in other threads end normally.
+ * - If a thread cannot be started, fewer threads do the work. */
 #include "p2p/base/pull.h"
 
 #include "net/wake.h"
 #include "common/clock.h"
 #include "common/thread.h"
 
-#define SLICE_BYTES (256u << 10) /* large against a system call, small against what all threads have to do at the end */
+/* bytes of a slice: large compared with a system call, small compared with the work that all threads share at the
+ * end */
+#define SLICE_BYTES (256u << 10)
 #define SLICE_PIECES 128u
 
 typedef struct {
     kvp_peer_at_t at[SLICE_PIECES];
     uint64_t from[SLICE_PIECES];
-    uint32_t piece[SLICE_PIECES]; /* of the pull */
+    uint32_t piece[SLICE_PIECES]; /* index of the piece in the pull */
     uint32_t n;
     kvp_err_t err[SLICE_PIECES];
 } slice_t;
 
-/* ---- under the lock */
+/* ---- functions that are called with the lock */
 static void
 skip_failed(kvp_p2p_pull_t *pull)
 {
@@ -79,13 +80,13 @@ state_of(const kvp_p2p_pull_t *pull)
     return pull->busy_n > 0 ? KVP_P2P_PULL_BUSY : KVP_P2P_PULL_OVER;
 }
 
-/* ---- without it */
+/* ---- copying, without the lock */
 static void
 copy_slice(kvp_p2p_ranges_t *ranges, const kvp_cma_proc_t *proc, slice_t *slice)
 {
     struct iovec here[SLICE_PIECES], there[SLICE_PIECES];
     kvp_reg_t *held[SLICE_PIECES];
-    uint32_t from[SLICE_PIECES]; /* of the slice */
+    uint32_t from[SLICE_PIECES]; /* index in the slice */
     uint32_t held_n = 0, n = 0;
     kvp_regs_cursor_t cursor;
 
@@ -109,14 +110,14 @@ copy_slice(kvp_p2p_ranges_t *ranges, const kvp_cma_proc_t *proc, slice_t *slice)
         kvp_err_t err = kvp_cma_readv(proc, there + i, here + i, n - i, &done_n);
 
         if (err == KVP_OK) break;
-        if (done_n == n - i) done_n--; /* all came from a process that has ended by now: one error suffices */
+        if (done_n == n - i) done_n--; /* the process ended after the copy: one piece with the error is enough */
         slice->err[from[i + done_n]] = err;
     }
     for (uint32_t i = 0; i < held_n; i++)
         kvp_p2p_ranges_rele(ranges, held[i]);
 }
 
-/* do_slice is called, and returns, under the lock. */
+/* do_slice copies one slice of the pull. The caller holds the lock; do_slice releases the lock during the copy. */
 static kvp_p2p_pull_state_t
 do_slice(kvp_p2p_pullers_t *pullers, kvp_p2p_pull_t *pull)
 {
@@ -132,7 +133,7 @@ do_slice(kvp_p2p_pullers_t *pullers, kvp_p2p_pull_t *pull)
     pthread_mutex_lock(&pullers->lock);
     pull->busy_n--;
     put_errors(pull, &slice);
-    if (state_of(pull) != KVP_P2P_PULL_MORE) kvp_list_del(&pull->link); /* the rest of the pull has failed */
+    if (state_of(pull) != KVP_P2P_PULL_MORE) kvp_list_del(&pull->link); /* the remaining pieces have failed */
     return state_of(pull);
 }
 
@@ -153,7 +154,7 @@ puller_main(void *arg)
 
         kvp_list_del(&pull->link);
         kvp_list_add_tail(&pullers->queue, &pull->link);
-        /* Its owner may free it as soon as it is over and the lock is free. */
+        /* the owner may free the pull as soon as it is over and the lock is free */
         if (do_slice(pullers, pull) != KVP_P2P_PULL_OVER) continue;
         if (pull->wake_fd >= 0)
             kvp_wake(pull->wake_fd);
@@ -164,7 +165,7 @@ puller_main(void *arg)
     return NULL;
 }
 
-/* ---- for the owner */
+/* ---- functions that the owner of a pull calls */
 void
 kvp_p2p_pullers_init(kvp_p2p_pullers_t *pullers)
 {
@@ -198,7 +199,7 @@ kvp_p2p_pullers_fini(kvp_p2p_pullers_t *pullers)
     pthread_mutex_destroy(&pullers->lock);
 }
 
-/* Calls one thread for each slice after the owner's first: sleeping ones, then new ones. */
+/* Wakes or starts one thread for each slice after the owner's first: first sleeping threads, then new ones. */
 static void
 call_threads(kvp_p2p_pullers_t *pullers, uint64_t slices_n)
 {
@@ -208,7 +209,7 @@ call_threads(kvp_p2p_pullers_t *pullers, uint64_t slices_n)
         pthread_cond_signal(&pullers->work);
     for (uint64_t i = 1 + pullers->idle_n; i < slices_n && pullers->threads_n < pullers->threads_max; i++) {
         if (kvp_thread_start(&pullers->threads[pullers->threads_n], "kvpool-pull", puller_main, pullers) != KVP_OK)
-            pullers->threads_max = pullers->threads_n; /* logged once */
+            pullers->threads_max = pullers->threads_n; /* the failure is logged once */
         else
             pullers->threads_n++;
     }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. `regs` has the holds of a range and waits for them; the array beside it has tokens
- * and keys. A range is in regs for longer than in the array, so a range found in the array may
- * still refuse a hold, and never the reverse. rdma's write keys are made when a range is
- * registered, once for all peers: this takes time proportional to the memory, and a serving thread
- * could not wait for it. */
+ * Design notes. `regs` counts the references to a range and waits for them; the sorted array beside it has tokens and
+ * keys. A range is in regs for longer than in the array: a range that is found in the array may still refuse a
+ * reference. RDMA's keys for writing are made when a range is registered, once for all peers, because this takes time
+ * proportional to the memory, and a serving thread could not wait so long. */
 #include "p2p/base/ranges.h"
 
 #include "common/clock.h"
@@ -28,7 +27,7 @@ kvp_p2p_ranges_init(kvp_p2p_ranges_t *ranges, kvp_tp_t *tp, kvp_tp_t *rdma, bool
     pthread_mutex_init(&ranges->lock, NULL);
 }
 
-/* From then on no peer reaches the range. */
+/* Destroys the keys of a range, so that no peer reaches the range any more. */
 static void
 unexport_range(const kvp_p2p_range_t *range)
 {
@@ -48,7 +47,7 @@ kvp_p2p_ranges_fini(kvp_p2p_ranges_t *ranges)
     memset(ranges, 0, sizeof *ranges);
 }
 
-/* The number of ranges that begin at or below addr. Caller holds the lock. */
+/* Returns the number of ranges that begin at or below addr. The caller holds the lock. */
 static size_t
 upper_bound(const kvp_p2p_ranges_t *ranges, uint64_t addr)
 {
@@ -65,7 +64,8 @@ upper_bound(const kvp_p2p_ranges_t *ranges, uint64_t addr)
     return lo;
 }
 
-/* Returns the range that contains all bytes, under the token. Caller holds the lock. */
+/* Returns the range with the token that contains all the bytes, or NULL. token 0 means any. The caller holds the
+ * lock. */
 static const kvp_p2p_range_t *
 find_range(const kvp_p2p_ranges_t *ranges, uint64_t addr, uint64_t len, uint64_t token)
 {
@@ -186,7 +186,7 @@ kvp_p2p_ranges_del_all(kvp_p2p_ranges_t *ranges, const void *addr, size_t len)
     } while (base != NULL);
 }
 
-/* Of the application's. Caller holds the lock. */
+/* Returns the range with the lowest address that is not a bounce buffer, or NULL. The caller holds the lock. */
 static const kvp_p2p_range_t *
 first_range(const kvp_p2p_ranges_t *ranges, bool may_be_device)
 {
@@ -195,7 +195,7 @@ first_range(const kvp_p2p_ranges_t *ranges, bool may_be_device)
     return NULL;
 }
 
-/* Returns the key of peers' access. Caller holds the lock. */
+/* Returns the transport's key with which peers reach the range. The caller holds the lock. */
 static kvp_err_t
 export_key(const kvp_p2p_ranges_t *ranges, const kvp_p2p_range_t *range, const kvp_peer_find_t *find,
            uint64_t incarnation, kvp_token_t *key_out)
@@ -303,7 +303,8 @@ kvp_p2p_ranges_mem(kvp_p2p_ranges_t *ranges, const void *addr)
     return kvp_regs_have_devices(&ranges->regs) ? kvp_regs_find_mem(&ranges->regs, addr) : NULL;
 }
 
-/* For memory in no range, asks the device's stack: a processor's access would end the process. */
+/* Finds out whether the local memory of a piece is device memory. For memory in no range it asks the CUDA driver,
+ * because a processor's access to device memory would kill the process. */
 static kvp_err_t
 look_at_local(kvp_p2p_ranges_t *ranges, const kvpool_p2p_op_t *op, bool *is_device_out)
 {
@@ -338,9 +339,9 @@ kvp_p2p_ranges_have_device(kvp_p2p_ranges_t *ranges, const kvpool_p2p_op_t *ops,
     return KVP_OK;
 }
 
-/* Holds each range that the piece touches, whole or in part. A piece that begins in a range must
- * end in it, or in ranges that follow without a gap: a too long piece would overwrite the memory
- * after them. is_within: the piece begins in a range. Caller holds the lock. */
+/* Holds each range that the piece touches, completely or partly. A piece that begins in a range must end in the same
+ * range, or in ranges that follow without a gap, because a too long piece would overwrite the memory after them.
+ * *is_within_out: the piece begins in a range. The caller holds the lock. */
 static kvp_err_t
 hold_piece(kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor, const kvpool_p2p_op_t *op, kvp_regs_held_t *held,
            bool *is_within_out)
@@ -357,7 +358,7 @@ hold_piece(kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor, const kvpool_p2p
         bool is_new;
         kvp_reg_t *reg;
 
-        /* No processor could move the rest of the piece. */
+        /* no processor could move the rest of the piece */
         if (range->is_device && find_range(ranges, start, op->len, 0) != range) return KVP_NOT_REGISTERED;
         if (is_within && (uintptr_t)range->base > covered) return KVP_NOT_REGISTERED;
         covered = (uintptr_t)range->base + range->len;
@@ -374,7 +375,7 @@ kvp_p2p_ranges_hold_local(kvp_p2p_ranges_t *ranges, const kvpool_p2p_op_t *ops, 
     kvp_regs_held_t held = {0};
     kvp_regs_cursor_t cursor;
     kvp_err_t err = KVP_OK;
-    size_t strange = n; /* the first unregistered piece */
+    size_t strange = n; /* index of the first piece outside of all ranges */
 
     kvp_p2p_ranges_begin(ranges, &cursor);
     for (size_t i = 0; i < n && err == KVP_OK; i++) {
@@ -384,7 +385,7 @@ kvp_p2p_ranges_hold_local(kvp_p2p_ranges_t *ranges, const kvpool_p2p_op_t *ops, 
         if (!is_within && strange == n) strange = i;
     }
     kvp_p2p_ranges_end(ranges);
-    /* A processor's access to a hole would end the process. */
+    /* A processor's access to unmapped memory would kill the process, so refuse unmapped pieces. */
     for (size_t i = strange; i < n && err == KVP_OK; i++)
         if (ops[i].len > 0 && !kvp_is_mapped(ops[i].local, ops[i].len)) err = KVP_INVALID;
     if (err != KVP_OK)

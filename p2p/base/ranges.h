@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The registrations of an endpoint's owner: ranges of its memory that peers may read and write,
- * each under a token, new with every registration, and with a key of each transport. Any thread. */
+ * The registrations of an endpoint: ranges of its process's memory that peers may read and write. Each registration
+ * has a new token, and a key for each transport. Any thread may call. */
 #ifndef KVP_P2P_BASE_RANGES_H
 #define KVP_P2P_BASE_RANGES_H
 
@@ -12,85 +12,85 @@ typedef struct {
     uint8_t *base;
     size_t len;
     uint64_t token;
-    bool is_bounce; /* a bounce buffer: hidden from peers that do not know it */
-    bool is_device; /* no transport reaches it: reached through a bounce buffer alone */
-    kvp_mr_t *mr; /* NULL of a device's memory */
-    kvp_mr_t *rdma_mr; /* NULL = not reached by rdma */
+    /* the memory is a bounce buffer of the library; the answer to a peer that asks for the range with the lowest
+     * address is never a bounce buffer */
+    bool is_bounce;
+    bool is_device; /* device memory: reached only through a bounce buffer, and by no transport */
+    kvp_mr_t *mr; /* registration with the transport; NULL for device memory */
+    kvp_mr_t *rdma_mr; /* registration with RDMA; NULL = RDMA does not reach the range */
 } kvp_p2p_range_t;
 
 typedef struct {
-    kvp_tp_t *tp; /* borrowed; outlives this */
-    kvp_tp_t *rdma; /* the rdma instance; NULL = none */
-    bool needs_rdma; /* memory that rdma does not take is refused */
-    uint64_t
-        /* incarnation of rdma's write keys: one for all peers, since a peer that knows a range may
-         * write it. Never sent */
-        writers;
-    kvp_regs_t regs; /* present holds of the ranges */
-    pthread_mutex_t lock; /* a leaf but for the regs' */
-    _Atomic bool has_had_devices; /* device memory was registered once */
-    kvp_p2p_range_t *sorted; /* by address, never overlapping; guarded by lock */
+    kvp_tp_t *tp; /* the TCP transport; borrowed; lives longer than this struct */
+    kvp_tp_t *rdma; /* the RDMA transport; NULL = none */
+    bool needs_rdma; /* memory that RDMA cannot register is refused */
+    /* incarnation for RDMA's keys to write. All peers have the same, since a peer that knows a range may write it. It
+     * is never sent */
+    uint64_t writers;
+    kvp_regs_t regs; /* the same ranges, with reference counts that delay unregistering */
+    pthread_mutex_t lock; /* the lock of `regs` is the only lock that its holder takes */
+    _Atomic bool has_had_devices; /* device memory was registered at some time */
+    kvp_p2p_range_t *sorted; /* the ranges, sorted by address, never overlapping; guarded by lock */
     size_t n;
     size_t cap;
 } kvp_p2p_ranges_t;
 
-/* rdma may be NULL. needs_rdma: add fails if rdma refuses a range; else the range works without
- * rdma. */
+/* kvp_p2p_ranges_init makes an empty set. rdma may be NULL. needs_rdma: kvp_p2p_ranges_add fails if RDMA refuses a
+ * range; else the range works without RDMA. */
 void kvp_p2p_ranges_init(kvp_p2p_ranges_t *ranges, kvp_tp_t *tp, kvp_tp_t *rdma, bool needs_rdma);
-void kvp_p2p_ranges_fini(kvp_p2p_ranges_t *ranges); /* without holds */
+void kvp_p2p_ranges_fini(kvp_p2p_ranges_t *ranges); /* no range is held any more */
 
-/* kvp_p2p_ranges_add registers under a token that the caller has drawn, never 0: INVALID (empty,
- * wrapping, overlapping, not mapped, of several devices), NOMEM, and the errors of a required rdma
- * registration. is_bounce: the memory is the library's, and is not reported as the first range. */
+/* kvp_p2p_ranges_add registers memory under a token that the caller chose at random, never 0. Errors: INVALID (empty,
+ * wrapping, overlapping, not mapped, on several devices), NOMEM, and those of a required RDMA registration.
+ * is_bounce: the memory is a bounce buffer of the library; the answer to a peer that asks for the range with the
+ * lowest address is never a bounce buffer. */
 kvp_err_t kvp_p2p_ranges_add(kvp_p2p_ranges_t *ranges, void *addr, size_t len, uint64_t token, bool is_bounce)
     KVP_MUST_USE;
 
-/* kvp_p2p_ranges_del takes the start of a range, else NOT_REGISTERED. From its beginning on no peer
- * begins a transfer with the range; at its return no thread of this process, and no adapter,
- * touches it for a peer. */
+/* kvp_p2p_ranges_del unregisters the range that begins at addr; NOT_REGISTERED if there is none. From the beginning
+ * of the call no peer begins a transfer with the range. When the call returns, no thread of this process and no
+ * network adapter touches the range for a peer. */
 kvp_err_t kvp_p2p_ranges_del(kvp_p2p_ranges_t *ranges, void *addr) KVP_MUST_USE;
 
-/* kvp_p2p_ranges_del_all does the same with each range that has a byte of [addr, addr + len); there
- * may be none. */
+/* kvp_p2p_ranges_del_all unregisters each range that has a byte of [addr, addr + len); there may be none. */
 void kvp_p2p_ranges_del_all(kvp_p2p_ranges_t *ranges, const void *addr, size_t len);
 
-/* kvp_p2p_ranges_find returns the range of a place in find: OK, NOT_REGISTERED (no range, a range
- * that ends earlier, or another token), NOMEM, NOTSUP (rdma does not reach the range, or only a
- * bounce buffer does, and none is wanted). */
+/* kvp_p2p_ranges_find returns the range that contains the place `at`. NOT_REGISTERED: no range, a range that ends
+ * earlier, or another token. NOMEM. NOTSUP: RDMA does not reach the range, or only a bounce buffer does and the peer
+ * did not ask for one. */
 kvp_err_t kvp_p2p_ranges_find(kvp_p2p_ranges_t *ranges, const kvp_peer_find_t *find, const kvp_peer_at_t *at,
                               uint64_t incarnation, kvp_peer_range_t *range_out) KVP_MUST_USE;
 
-/* kvp_p2p_ranges_device returns the device of some range; false: no device memory. */
+/* kvp_p2p_ranges_device returns true and the device of some range, or false if no range is device memory. */
 bool kvp_p2p_ranges_device(kvp_p2p_ranges_t *ranges, kvp_devmem_t *mem_out);
 
-/* kvp_p2p_ranges_hold keeps a range registered until rele, for a moment's work. NULL: the bytes are
- * not all in one range of the token and kind (a device's, or the host's). */
+/* kvp_p2p_ranges_hold keeps the range that contains `at` registered until kvp_p2p_ranges_rele, for a short time.
+ * NULL: the bytes are not all in one range with the token and the kind of memory (device or host). */
 kvp_reg_t *kvp_p2p_ranges_hold(kvp_p2p_ranges_t *ranges, const kvp_peer_at_t *at, bool is_device);
 void kvp_p2p_ranges_rele(kvp_p2p_ranges_t *ranges, kvp_reg_t *reg);
 
-/* The same for many pieces: begin, then hold_next for each, then end, without blocking in between.
- * Each hold_next that set is_new_out needs one rele. */
+/* The same for many pieces: kvp_p2p_ranges_begin, then hold_next for each piece, then kvp_p2p_ranges_end, without
+ * blocking in between. Each hold_next that sets *is_new_out needs one kvp_p2p_ranges_rele. */
 void kvp_p2p_ranges_begin(kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor);
 kvp_reg_t *kvp_p2p_ranges_hold_next(kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor, const kvp_peer_at_t *at,
                                     bool is_device, bool *is_new_out);
 void kvp_p2p_ranges_end(kvp_p2p_ranges_t *ranges);
 
-/* kvp_p2p_ranges_hold_local keeps the registered parts of the local memory of ops registered until
- * kvp_regs_rele_all: each range that a piece touches, possibly none or many. NOMEM, NOT_REGISTERED
- * (device memory that is not registered in full; a piece that begins in a range and ends in
- * unregistered memory), INVALID (unmapped memory). */
+/* kvp_p2p_ranges_hold_local keeps the registered parts of the local memory of ops registered until kvp_regs_rele_all:
+ * each range that a piece touches, possibly none or many. NOMEM; NOT_REGISTERED: device memory that is not registered
+ * completely, or a piece that begins in a range and ends in unregistered memory; INVALID: unmapped memory. */
 kvp_err_t kvp_p2p_ranges_hold_local(kvp_p2p_ranges_t *ranges, const kvpool_p2p_op_t *ops, size_t n,
                                     kvp_regs_held_t *held_out) KVP_MUST_USE;
 
-/* kvp_p2p_ranges_have_device returns whether some local memory of ops is a device's, including a
- * held range that is being unregistered. NOT_REGISTERED: some is, without a registration. */
+/* kvp_p2p_ranges_have_device sets *has_out to true if some local memory of ops is device memory, including a held
+ * range that is being unregistered. NOT_REGISTERED: some device memory has no registration. */
 kvp_err_t kvp_p2p_ranges_have_device(kvp_p2p_ranges_t *ranges, const kvpool_p2p_op_t *ops, size_t n, bool *has_out)
     KVP_MUST_USE;
 
-/* kvp_p2p_ranges_mem returns the device of held memory; NULL: the host's, or unknown. */
+/* kvp_p2p_ranges_mem returns the device of held memory; NULL: host memory, or unknown memory. */
 const kvp_devmem_t *kvp_p2p_ranges_mem(kvp_p2p_ranges_t *ranges, const void *addr);
 
-/* kvp_p2p_ranges_cover returns for each op whether its local memory lies in one registered range. */
+/* kvp_p2p_ranges_cover sets covered_out[i] to true if the local memory of ops[i] lies in one registered range. */
 void kvp_p2p_ranges_cover(kvp_p2p_ranges_t *ranges, const kvpool_p2p_op_t *const *ops, uint32_t n, bool *covered_out);
 
 #endif

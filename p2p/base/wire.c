@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- requests, encoded */
+/* ---- encoding requests */
 static ProtobufCBinaryData
 nonce_data(const kvp_peer_proc_t *proc)
 {
@@ -98,14 +98,14 @@ kvp_peer_stage_encode(kvp_buf_t *out, uint64_t request_id, bool is_return)
     kvp_pb_frame(out, KVP_OP_PEER_STAGE, 0, request_id, &msg, NULL, 0);
 }
 
-/* ---- requests, decoded */
+/* ---- decoding requests */
 static bool
 is_frame(const kvp_frame_t *frame, uint8_t opcode, uint8_t flags)
 {
     return frame->hdr.opcode == opcode && frame->hdr.flags == flags;
 }
 
-/* A process that may be read has a nonce; of another nothing is kept. */
+/* Decodes the process of a peer. A process that may be read has a nonce; without a nonce *proc_out is zeroed. */
 static kvp_err_t
 take_proc(uint64_t nonce_at, const ProtobufCBinaryData *nonce, kvp_peer_proc_t *proc_out)
 {
@@ -139,7 +139,7 @@ kvp_peer_hello_decode(const kvp_frame_t *frame, kvp_peer_hello_t *hello_out)
     return err;
 }
 
-/* n records are the whole tail, and not too many. */
+/* Returns the tail of the frame if it is exactly n records and n is in the limits; else NULL. */
 static const void *
 take_records(const kvp_frame_t *frame, uint32_t n, size_t record_bytes)
 {
@@ -208,7 +208,7 @@ kvp_peer_cut_decode(const kvp_frame_t *frame, const uint64_t **conns_out, uint32
     kvp_pb_free(&pb, msg);
     if (conns == NULL) return KVP_PROTO;
     for (uint32_t i = 0; i < *n_out; i++)
-        if (conns[i] == 0) return KVP_PROTO; /* all connections that have not sent their name */
+        if (conns[i] == 0) return KVP_PROTO; /* 0 would mean all connections that have not sent their number */
     *conns_out = conns;
     return KVP_OK;
 }
@@ -320,7 +320,8 @@ kvp_peer_reply_encode(kvp_buf_t *out, uint8_t opcode, uint64_t request_id, kvp_e
     kvp_pb_frame(out, opcode, KVP_FRAME_REPLY, request_id, &msg, records, n * record_bytes);
 }
 
-/* A peer's word for an error: of ours, and never one that means something else here. */
+/* Converts the error of a peer: PROTO for a number that is no error, and for EAGAIN, which has another meaning
+ * here. */
 static kvp_err_t
 take_err(int32_t err)
 {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The messages between endpoints of peer-to-peer transfers, as bytes: PROTOCOL "Peers", records in
- * proto/wire.h. Pure: no sockets; fuzzed. A decoder rejects every message that its side of the
- * protocol does not know: PROTO, and the connection has to be closed. Records are borrowed from the
- * frame. */
+ * Encodes and decodes the messages between endpoints of peer-to-peer transfers: PROTOCOL "Peers", records in
+ * proto/wire.h. Pure: no sockets; fuzzed. A decoder returns PROTO for every message that its side of the protocol
+ * does not know, and the connection has to be closed. Records are borrowed from the frame. */
 #ifndef KVP_P2P_BASE_WIRE_H
 #define KVP_P2P_BASE_WIRE_H
 
@@ -13,14 +12,14 @@
 
 #define KVP_PEER_NONCE_BYTES 16u
 #define KVP_PEER_UNIX_MAX 64u
-#define KVP_PEER_UNIX_PREFIX "@kvpool-peer-" /* and 16 hex digits: common/hostid.c */
-#define KVP_PEER_REQUEST_MAX (64u << 10) /* bytes of a frame with a request, */
-#define KVP_PEER_REPLY_MAX (160u << 10) /* longest frame with an answer */
+#define KVP_PEER_UNIX_PREFIX "@kvpool-peer-" /* followed by 16 hex digits: see common/hostid.c */
+#define KVP_PEER_REQUEST_MAX (64u << 10) /* most bytes of a frame with a request */
+#define KVP_PEER_REPLY_MAX (160u << 10) /* most bytes of a frame with an answer */
 
-/* The place of a process's nonce: 16 bytes whose value shows that the right process was read. A
- * message cannot prove which process sent it. */
+/* A process that may be read: its nonce, and the nonce's address. The value at the address shows that the right
+ * process was read, because a message cannot prove which process sent it. */
 typedef struct {
-    bool is_told; /* false: not to be read */
+    bool is_told; /* the other fields are valid; false = the process must not be read */
     uint64_t nonce_at;
     uint8_t nonce[KVP_PEER_NONCE_BYTES];
 } kvp_peer_proc_t;
@@ -38,16 +37,16 @@ typedef struct {
     uint32_t version;
     uint64_t incarnation;
     char transport[16];
-    char unix_path[KVP_PEER_UNIX_MAX]; /* empty = none */
+    char unix_path[KVP_PEER_UNIX_MAX]; /* the peer's Unix socket; empty = none */
     kvp_peer_proc_t proc;
     bool can_pull;
-    uint16_t rdma_port; /* 0 = not reachable by rdma */
+    uint16_t rdma_port; /* port for RDMA; 0 = not reachable by RDMA */
 } kvp_peer_hello_reply_t;
 
-/* A message from a peer's application, one allocation. */
+/* A message from a peer's application, in one allocation. */
 typedef struct {
     kvp_list_t link;
-    const char *name; /* after this struct, unpadded */
+    const char *name; /* points after this struct, unaligned */
     const char *message;
 } kvp_peer_note_t;
 
@@ -65,7 +64,7 @@ typedef struct {
     uint32_t n;
 } kvp_peer_moves_t;
 
-/* Requests. */
+/* Encoders and decoders of requests. A decoder returns PROTO for an invalid message. */
 void kvp_peer_hello_encode(kvp_buf_t *out, uint64_t request_id, const kvp_peer_hello_t *hello);
 void kvp_peer_find_encode(kvp_buf_t *out, uint64_t request_id, const kvp_peer_find_t *find);
 void kvp_peer_moves_encode(kvp_buf_t *out, uint64_t request_id, const kvp_peer_moves_t *moves);
@@ -82,23 +81,24 @@ kvp_err_t kvp_peer_cut_decode(const kvp_frame_t *frame, const uint64_t **conns_o
 kvp_err_t kvp_peer_map_decode(const kvp_frame_t *frame, uint64_t *token_out) KVP_MUST_USE;
 kvp_err_t kvp_peer_rdma_decode(const kvp_frame_t *frame, uint64_t *conn_out) KVP_MUST_USE;
 kvp_err_t kvp_peer_stage_decode(const kvp_frame_t *frame, bool *is_return_out) KVP_MUST_USE;
-/* kvp_peer_note_decode: also NOMEM. *note_out is the caller's to free. */
+/* kvp_peer_note_decode may also return NOMEM. The caller frees *note_out. */
 kvp_err_t kvp_peer_note_decode(const kvp_frame_t *frame, kvp_peer_note_t **note_out) KVP_MUST_USE;
 
-/* Answers. records may be NULL with n 0: a refusal of the whole request, or an answer without
- * records. */
+/* Encoders of answers. records may be NULL with n 0: a refusal of the whole request, or an answer without records. */
 void kvp_peer_hello_reply_encode(kvp_buf_t *out, uint64_t request_id, const kvp_peer_hello_reply_t *reply);
 void kvp_peer_reply_encode(kvp_buf_t *out, uint8_t opcode, uint64_t request_id, kvp_err_t err, const char *detail,
                            const void *records, uint32_t n, size_t record_bytes);
 
-/* A refusal is no error of the decoder: it is in reply_out->err, or what kvp_peer_reply_decode returns. */
+/* Decodes the answer to a hello. If the peer refuses, the decoder returns OK and reply_out->err is the peer's
+ * error. */
 kvp_err_t kvp_peer_hello_reply_decode(const kvp_frame_t *frame, kvp_peer_hello_reply_t *reply_out) KVP_MUST_USE;
-/* kvp_peer_reply_decode expects n records; PROTO for any other number. */
+/* kvp_peer_reply_decode decodes an answer with n records; PROTO for any other number. If the peer refused, it returns
+ * the peer's error. */
 kvp_err_t kvp_peer_reply_decode(const kvp_frame_t *frame, uint8_t opcode, uint32_t n, size_t record_bytes,
                                 const void **records_out) KVP_MUST_USE;
 
-/* kvp_peer_range_check: a valid range contains len bytes at addr, with a possible token and key;
- * else PROTO. An empty key means device memory. */
+/* kvp_peer_range_check returns OK if the range is valid, contains at->len bytes at at->addr, and has a possible token
+ * and key; else PROTO. An empty key means device memory. */
 kvp_err_t kvp_peer_range_check(const kvp_peer_range_t *range, const kvp_peer_at_t *at) KVP_MUST_USE;
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Peers' requests on a control connection. A job holds its range of registered memory for one slice
- * at a time: unregistering waits for one slice, whatever the peer does. */
+ * Handles requests of peers on a control connection. A job holds its range of registered memory for one slice at a
+ * time, so unregistering waits for one slice, whatever the peer does. */
 #include "p2p/serve/conn.h"
 
 #include "common/clock.h"
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 /* ---- bounce buffers that peers use */
-#define TURN_BYTES (1u << 20) /* copied at a time, for so long is a range held */
+#define TURN_BYTES (1u << 20) /* bytes that are copied before the ranges are released */
 #define TURN_PIECES 64u
 
 static void
@@ -50,7 +50,7 @@ bounce_create(kvp_p2p_shared_t *shared, kvp_p2p_bounce_t **bounce_out)
     err = kvp_bounce_take(&shared->bounces, &mem, kvp_now_ns(), &bounce->bounce);
     if (err == KVP_OK) {
         memset(kvp_bounce_part(bounce->bounce, 0), 0,
-               KVP_BOUNCE_PART_BYTES); /* another peer's bytes may be left in it */
+               KVP_BOUNCE_PART_BYTES); /* another peer's bytes may be left in the buffer */
         err = kvp_p2p_ranges_add(shared->conf.ranges, kvp_bounce_part(bounce->bounce, 0), KVP_BOUNCE_PART_BYTES,
                                  bounce->token, true);
         if (err != KVP_OK) kvp_bounce_rele(&shared->bounces, bounce->bounce);
@@ -63,7 +63,7 @@ bounce_create(kvp_p2p_shared_t *shared, kvp_p2p_bounce_t **bounce_out)
     return KVP_OK;
 }
 
-/* NOTSUP (no device memory is registered), BUSY, NOMEM, SYS. */
+/* Returns an idle bounce buffer, or a new one. Errors: NOTSUP (no device memory is registered), BUSY, NOMEM, SYS. */
 static kvp_err_t
 take_bounce(kvp_p2p_shared_t *shared, kvp_p2p_bounce_t **bounce_out)
 {
@@ -93,14 +93,15 @@ kvp_p2p_bounce_takes(const kvp_peer_moves_t *moves)
     return true;
 }
 
-/* Begins one copy; the range is held until the copy is over. */
+/* Begins to copy one piece between the bounce buffer and device memory. The range of the piece is held until the copy
+ * is complete. */
 static kvp_err_t
 begin_copy(kvp_p2p_shared_t *shared, kvp_p2p_bounce_t *bounce, kvp_peer_move_t kind, const kvp_peer_piece_t *piece,
            kvp_reg_t **reg_out)
 {
     kvp_peer_at_t at = {.addr = piece->addr, .len = piece->len, .token = piece->token};
     uint8_t *bounced = kvp_bounce_part(bounce->bounce, 0) + piece->from;
-    void *device = (void *)(uintptr_t)piece->addr; /* NOLINT(performance-no-int-to-ptr): it lies in a range of ours */
+    void *device = (void *)(uintptr_t)piece->addr; /* NOLINT(performance-no-int-to-ptr): inside a range of ours */
     bool is_store = kind == KVP_PEER_STORE;
     kvp_reg_t *reg = kvp_p2p_ranges_hold(shared->conf.ranges, &at, true);
 
@@ -110,7 +111,7 @@ begin_copy(kvp_p2p_shared_t *shared, kvp_p2p_bounce_t *bounce, kvp_peer_move_t k
                            (size_t)piece->len);
 }
 
-/* Copies some of the job's pieces, at least one, between the bounce buffer and devices. */
+/* Copies some of the job's pieces, at least one, between the bounce buffer and device memory. */
 static void
 copy_some(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn)
 {
@@ -182,7 +183,7 @@ on_hello(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *fram
     return conn->io.out.err;
 }
 
-/* ---- find, notify, cut, rdma */
+/* ---- requests: find, notify, cut, rdma */
 static kvp_err_t
 on_find(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame)
 {
@@ -250,7 +251,8 @@ kvp_p2p_conn_end_rdma(const kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn)
     conn->rdma_conn = 0;
 }
 
-/* A connection has one at a time, so repeated requests hold no more. */
+/* Records the peer's RDMA connection. A control connection has one RDMA connection at a time: a repeated request
+ * replaces the old one. */
 static kvp_err_t
 on_rdma(const kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame)
 {
@@ -269,7 +271,7 @@ on_rdma(const kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t 
     return conn->io.out.err;
 }
 
-/* ---- bounce buffers */
+/* ---- requests: bounce buffers */
 static kvp_err_t
 on_stage(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame)
 {
@@ -279,7 +281,8 @@ on_stage(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *fram
 
     if (err != KVP_OK) return err;
     if (is_return && conn->bounce != NULL) {
-        kvp_p2p_bounce_give(shared, conn->bounce, true); /* the peer confirms that no transfer uses it */
+        /* the peer confirms that no transfer uses the buffer */
+        kvp_p2p_bounce_give(shared, conn->bounce, true);
         conn->bounce = NULL;
     }
     if (!is_return && conn->bounce == NULL) err = take_bounce(shared, &conn->bounce);
@@ -292,7 +295,7 @@ on_stage(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *fram
     return conn->io.out.err;
 }
 
-/* ---- map */
+/* ---- requests: map */
 static kvp_err_t
 on_map(const kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame)
 {
@@ -302,8 +305,8 @@ on_map(const kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *
     kvp_err_t err = kvp_peer_map_decode(frame, &token);
 
     if (err != KVP_OK) return err;
-    /* A message over TCP could come from another process; and a process that may not be read gets
-     * no memory. */
+    /* Only a peer whose process was verified may map memory. A message over TCP could come from another process, and
+     * a process that must not be read gets no memory. */
     err = conn->proc.fd >= 0 ? kvp_p2p_owns_share(shared->conf.owns, token, fds, &cell) : KVP_NOTSUP;
     if (err == KVP_OK) {
         err = kvp_framed_out_fds(&conn->io, out->len, fds, 2);
@@ -315,7 +318,7 @@ on_map(const kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *
     return out->err;
 }
 
-/* ---- moves */
+/* ---- requests: moves */
 void
 kvp_p2p_job_drop(kvp_p2p_job_t *job)
 {
@@ -345,7 +348,8 @@ on_move(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame
     kvp_err_t err = kvp_peer_moves_decode(frame, &moves);
 
     if (err != KVP_OK) return err;
-    if (moves.kind == KVP_PEER_PULL && conn->proc.fd < 0) return KVP_PROTO; /* the peer knows that we cannot */
+    /* the peer was informed that this endpoint cannot read its memory */
+    if (moves.kind == KVP_PEER_PULL && conn->proc.fd < 0) return KVP_PROTO;
     if (is_bounced(moves.kind) && (conn->bounce == NULL || !kvp_p2p_bounce_takes(&moves))) return KVP_PROTO;
     *job = (kvp_p2p_job_t){.request_id = frame->hdr.request_id, .kind = moves.kind, .n = moves.n};
     job->pieces = malloc(moves.n * sizeof *job->pieces);
@@ -383,7 +387,8 @@ end_piece(kvp_p2p_job_t *job, kvp_err_t err)
 
 /* ---- sums and checks */
 
-/* slice does n bytes of the piece at hand. */
+/* Processes the next n bytes of the current piece: adds them to the checksum, or only checks that they are
+ * registered. */
 static kvp_err_t
 run_slice(kvp_p2p_shared_t *shared, kvp_p2p_job_t *job, uint64_t n)
 {
@@ -439,7 +444,7 @@ kvp_p2p_conn_work(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn)
     kvp_p2p_job_drop(job);
 }
 
-/* ---- all */
+/* ---- all requests */
 kvp_err_t
 kvp_p2p_conn_on_frame(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame, const char **why_out)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The serving side's threads: one for control connections (epoll), KVP_P2P_LANES for the transport.
+ * The threads of the serving side: one for control connections (epoll), and KVP_P2P_LANES for the TCP transport.
  *
- * Design notes. A connection's next request is read when its last answer is sent and its job is
- * over, so a client costs one request and one answer. Jobs take turns, a slice each. A closed
- * connection is freed at the end of the turn: events of the same turn may still name it. */
+ * Design notes. A connection's next request is read only when its last answer is sent and its job is complete, so a
+ * client takes memory for one request and one answer. Jobs take turns, one slice each. A closed connection is freed
+ * at the end of the loop's turn, because events of the same turn may still name it. */
 #include "p2p/serve/conn.h"
 
 #include "net/epoll.h"
@@ -22,7 +22,7 @@
 #define ACCEPTS_A_TURN 64
 #define RECVS_A_TURN 8
 #define HELLO_NS (5 * KVP_NS_PER_S)
-#define REFUSE_SLACK 64u /* connections over the maximum that get a BUSY answer; further ones are just closed */
+#define REFUSE_SLACK 64u /* connections over the maximum that get a BUSY answer; further connections are just closed */
 #define ACCEPT_PAUSE_MS 100
 #define LANE_BACK_OFF_NS (10 * KVP_NS_PER_MS)
 
@@ -34,17 +34,17 @@ typedef struct {
 
 struct kvp_p2p_server {
     kvp_p2p_shared_t shared;
-    int tcp_fd, unix_fd; /* unix_fd -1: no copies from or to this process */
-    kvp_epoll_t epoll; /* tags: a connection, &tcp_fd, &unix_fd, and the server for the watched descriptor */
+    int tcp_fd, unix_fd; /* unix_fd -1: no copies between this process and others */
+    kvp_epoll_t epoll; /* tags: a connection, &tcp_fd, &unix_fd, and the server itself for a watched descriptor */
     _Atomic bool is_stopping;
     bool has_thread;
     pthread_t thread;
     lane_t lanes[KVP_P2P_LANES];
     uint32_t lanes_n;
-    /* all below is the control thread's */
+    /* the control thread alone uses all fields below */
     kvp_list_t conns, dead, jobs, waiting, hellos;
     uint32_t conns_n;
-    bool is_paused; /* no descriptors are left: the listeners are looked at later */
+    bool is_paused; /* out of descriptors: the listeners are not watched for a moment */
     kvp_log_limit_t noise;
 };
 
@@ -75,8 +75,8 @@ conn_breach(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn, const char *why)
     conn_close(server, conn);
 }
 
-/* Connections whose bytes a puller is still copying are checked again at its end: it wakes the
- * loop. */
+/* Frees closed connections. A connection whose bytes a puller is still copying stays in the list. At the end of the
+ * copy the puller wakes the loop, which calls this function again. */
 static void
 free_dead(kvp_p2p_server_t *server)
 {
@@ -92,7 +92,7 @@ free_dead(kvp_p2p_server_t *server)
     }
 }
 
-/* wakes_with sets how many bytes have to be there until the socket counts as readable. */
+/* wakes_with sets the number of bytes that must have arrived before the socket counts as readable. */
 static bool
 wakes_with(int fd, int bytes)
 {
@@ -124,7 +124,7 @@ conn_open(kvp_p2p_server_t *server, int fd, bool is_unix)
         conn_close(server, conn);
 }
 
-/* rewatch_listeners asks for what comes, or for nothing. */
+/* rewatch_listeners sets the events for which the listeners are watched; 0 = none. */
 static kvp_err_t
 rewatch_listeners(kvp_p2p_server_t *server, uint32_t events)
 {
@@ -155,8 +155,8 @@ accept_some(kvp_p2p_server_t *server, const int *listen_fd)
     }
 }
 
-/* look_first tells a data connection, which goes to the transport unread, from a control
- * connection. False = the connection has left this list, or has too few bytes. */
+/* look_first looks at a connection's first bytes. A data connection goes to the transport, unread; a control
+ * connection stays. Returns false if the connection was handed on or closed, or has too few bytes yet. */
 static bool
 look_first(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn, uint32_t events)
 {
@@ -179,14 +179,15 @@ look_first(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn, uint32_t events)
     conn->state = KVP_P2P_CONN_CONTROL;
     if (kvp_frame_hdr_decode(bytes, &hdr) != KVP_OK || hdr.opcode != KVP_OP_DATA_HELLO) return true;
     if (kvp_epoll_drop(&server->epoll, fd) == KVP_OK) {
-        conn->io.fd = -1; /* the transport's from now on */
+        conn->io.fd = -1; /* the transport owns the descriptor from now on */
         kvp_ignore(tp->ops->adopt(tp, fd), "it closes what it does not take");
     }
     conn_close(server, conn);
     return false;
 }
 
-/* answer works off what has arrived, up to the first answer that does not leave at once, or a job. False = closed. */
+/* answer_frame handles the requests that have arrived, until an answer cannot be sent at once or a job begins.
+ * Returns false if the connection was closed. */
 static bool
 answer_frame(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn)
 {
@@ -214,7 +215,8 @@ answer_frame(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn)
     return true;
 }
 
-/* Sets the awaited events: room for an answer, or a request; during a job only the peer's close. */
+/* Sets the awaited events of a connection: writable if an answer is queued, else readable; during a job only the
+ * peer's close. */
 static void
 rearm_conn(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn)
 {
@@ -235,17 +237,17 @@ on_conn(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn, uint32_t events)
     if (conn->state == KVP_P2P_CONN_CLOSED) return;
     if (conn->state == KVP_P2P_CONN_RAW && !look_first(server, conn, events)) return;
     if (kvp_p2p_conn_has_job(conn)) {
-        conn_close(server, conn); /* the peer closed, so the answer has no reader */
+        conn_close(server, conn); /* during a job the only event is the peer's close, so no one reads the answer */
         return;
     }
     if (kvp_framed_out_bytes(&conn->io) > 0) err = kvp_framed_flush(&conn->io);
-    /* Who sends no more and does not read would wake us for ever. */
+    /* A peer that sends no more and does not read would wake the loop for ever, so close its connection. */
     if (err == KVP_EAGAIN && (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) err = KVP_DISCONNECTED;
     if (err == KVP_OK && !answer_frame(server, conn)) return;
     for (int i = 0; i < RECVS_A_TURN && err == KVP_OK && !kvp_p2p_conn_has_job(conn); i++) {
         if (kvp_framed_out_bytes(&conn->io) > 0) break;
         if (conn->state == KVP_P2P_CONN_REFUSED) {
-            /* Closing with bytes unread would take the refusal from it. */
+            /* Read and drop the peer's bytes: closing a socket with unread bytes would discard the refusal. */
             shutdown(conn->io.fd, SHUT_WR);
             kvp_buf_reset(&conn->io.in);
             conn->io.in_at = 0;
@@ -278,7 +280,7 @@ work_on_jobs(kvp_p2p_server_t *server)
     }
 }
 
-/* How long the loop may sleep, and what is late by now. */
+/* Returns how long the loop may sleep. Closes connections whose Hello is late. */
 static int
 sleep_ms(kvp_p2p_server_t *server)
 {
@@ -306,7 +308,7 @@ run_turn(kvp_p2p_server_t *server)
     kvp_ignore(kvp_epoll_wait(&server->epoll, timeout_ms), "what is due is seen to all the same");
     if (server->is_paused && rewatch_listeners(server, EPOLLIN) == KVP_OK) server->is_paused = false;
     while ((tag = kvp_epoll_next(&server->epoll, &events)) != NULL) {
-        if (tag == &server->epoll) /* threads have finished slices that jobs waited for */
+        if (tag == &server->epoll) /* threads have finished slices that jobs wait for */
             kvp_list_splice(&server->waiting, &server->jobs);
         else if (tag == server)
             server->shared.conf.watched(server->shared.conf.watched_arg);
@@ -348,9 +350,9 @@ kvp_p2p_server_watch(kvp_p2p_server_t *server, int fd)
                "it is noticed later, when it is used");
 }
 
-/* ---- life */
-/* The Unix socket proves which process is at its other end. Its name is abstract: a killed process
- * leaves no file. Without it every peer connects by TCP. */
+/* ---- start and stop */
+/* Opens the Unix socket, which proves which process is at its other end. Its name is abstract, so a killed process
+ * leaves no file. Without the socket every peer connects by TCP. */
 static void
 open_unix(kvp_p2p_server_t *server)
 {
@@ -451,7 +453,7 @@ kvp_p2p_server_stop(kvp_p2p_server_t *server)
         for (uint32_t i = 0; i < server->lanes_n; i++)
             pthread_join(server->lanes[i].thread, NULL);
     }
-    kvp_p2p_pullers_stop(server->shared.conf.pullers); /* nothing else of the endpoint pulls any more */
+    kvp_p2p_pullers_stop(server->shared.conf.pullers); /* no other part of the endpoint pulls any more */
     while (!kvp_list_is_empty(&server->conns))
         conn_close(server, kvp_list_first(&server->conns, kvp_p2p_conn_t, link));
     free_dead(server);

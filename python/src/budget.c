@@ -3,7 +3,7 @@
 
 #include <time.h>
 
-#define DEADLINE_MS 5000u /* kvpool.h: the default of a handle */
+#define DEADLINE_MS 5000u /* the default deadline of a handle, see kvpool.h */
 
 static uint64_t
 now_ms(void)

@@ -73,7 +73,8 @@ kvpy_lineage(PyObject *obj, kvpool_lineage_t *lineage_out)
                             kvpy_u64, &lineage_out->parent, kvpy_u32, &lineage_out->depth) != 0;
 }
 
-/* A str is a sequence, too, and never meant. */
+/* Returns true for a list or another sequence; else sets TypeError. A str or bytes object is a sequence as well, but
+ * callers never mean it as a list. */
 static bool
 check_list(PyObject *obj, const char *what)
 {
@@ -127,8 +128,8 @@ check_lengths(Py_ssize_t keys, Py_ssize_t addrs, Py_ssize_t sizes, const char *o
     return false;
 }
 
-/* A list of our own of the caller's, whose inner lists are tuples; others may change theirs while
- * an object's own code runs. Counts the pieces. NULL with an exception. */
+/* Copies the caller's list, with its inner lists as tuples, because other code may change the lists while a method of
+ * an object runs. Sets *pieces_out to the number of pieces. NULL with an exception set. */
 static PyObject *
 freeze_list(PyObject *obj, const char *what, Py_ssize_t *pieces_out)
 {
@@ -151,7 +152,7 @@ freeze_list(PyObject *obj, const char *what, Py_ssize_t *pieces_out)
     return outer;
 }
 
-/* size NULL: addr is an object with memory. */
+/* Converts one piece of an item. size NULL: addr is an object with memory. */
 static bool
 take_piece(kvpy_items_t *it, PyObject *addr, PyObject *size, bool is_written, kvpool_iov_t *piece)
 {
@@ -188,13 +189,13 @@ take_inner(kvpy_items_t *it, PyObject *addrs, PyObject *sizes, bool is_written, 
         if (!take_piece(it, PyTuple_GET_ITEM(addrs, k), sizes != NULL ? PyTuple_GET_ITEM(sizes, k) : NULL, is_written,
                         &pieces[used]))
             return false;
-        if (pieces[used].len > 0) used++; /* an empty piece adds nothing */
+        if (pieces[used].len > 0) used++; /* empty pieces are left out */
     }
     *n_out = used;
     return true;
 }
 
-/* addrs and sizes are lists of ours, with tuples in them. */
+/* Fills the items. addrs and sizes are our own lists from freeze_list, with inner tuples. */
 static bool
 take_items(kvpy_items_t *it, PyObject *addrs, PyObject *sizes, bool is_written)
 {

@@ -1,29 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0
- * convert.h - Python objects into what kvpool.h takes. Each returns false, or NULL, with an
- * exception set: TypeError for what is no key, address or length, OverflowError for numbers out of
- * range, ValueError for lists of unequal length. */
+ * convert.h - converts Python objects to the arguments of kvpool.h. Each function returns false or NULL with an
+ * exception set: TypeError for an object that is no key, address or length, OverflowError for a number out of range,
+ * ValueError for lists of unequal length. */
 #ifndef KVPY_CONVERT_H
 #define KVPY_CONVERT_H
 
 #include "python/src/ext.h"
 
-/* kvpy_key borrows a str's UTF-8 or a bytes' content; it lives as long as obj. Its length is not checked. */
+/* kvpy_key borrows the UTF-8 of a str or the content of a bytes object, valid as long as obj. It does not check the
+ * length. */
 bool kvpy_key(PyObject *obj, kvpool_key_t *key_out);
 
-/* kvpy_uint takes an int, or what has __index__, from 0 to max. No float, no bool. */
+/* kvpy_uint converts an int, or an object with __index__, from 0 to max. It refuses float and bool. */
 bool kvpy_uint(PyObject *obj, uint64_t max, const char *what, uint64_t *value_out);
 
-/* The same as converters for the "O&" of PyArg_ParseTuple, into a uint32_t and a uint64_t: its own formats for unsigned
- * ints ("I", "K") take what does not fit and cut it. */
+/* The same as converters for "O&" of PyArg_ParseTuple, into a uint32_t and a uint64_t. PyArg_ParseTuple's own formats
+ * for unsigned ints ("I", "K") accept a number that does not fit and cut it. */
 int kvpy_u32(PyObject *obj, void *value_out);
 int kvpy_u64(PyObject *obj, void *value_out);
 
-/* kvpy_lineage takes (sequence, parent, depth). */
+/* kvpy_lineage converts a tuple (sequence, parent, depth). */
 bool kvpy_lineage(PyObject *obj, kvpool_lineage_t *lineage_out);
 
-/* Keys of a call. held keeps them alive while the lock is released, whatever happens to the caller's list. */
+/* The keys of a call. `held` keeps the key objects alive while the interpreter's lock is released, even if the
+ * caller's list changes. */
 typedef struct {
-    PyObject *held; /* tuple */
+    PyObject *held; /* a tuple of the key objects */
     kvpool_key_t *keys;
     Py_ssize_t n;
 } kvpy_keys_t;
@@ -31,40 +33,41 @@ typedef struct {
 bool kvpy_keys_init(kvpy_keys_t *k, PyObject *list);
 void kvpy_keys_fini(kvpy_keys_t *k);
 
-/* Memory of a Python object: by the buffer protocol, else by DLPack. */
+/* The memory of a Python object, by the buffer protocol or else by DLPack. */
 typedef struct {
-    Py_buffer view; /* .obj NULL = not in use */
-    PyObject *capsule; /* DLPack's; NULL = not in use */
+    Py_buffer view; /* the object's buffer; view.obj NULL = not used */
+    PyObject *capsule; /* the object's DLPack capsule; NULL = not used */
     void *addr;
     size_t len;
-    bool is_device; /* no processor may touch it */
+    bool is_device; /* device memory, which no processor may touch */
 } kvpy_mem_t;
 
-/* kvpy_mem_init pins obj's memory, which has to be contiguous, and writable if is_written: else
- * BufferError. TypeError for an object without memory, or with Python objects or pointers in it. */
+/* kvpy_mem_init pins obj's memory. BufferError if the memory is not contiguous, or not writable although is_written.
+ * TypeError for an object without memory, or with Python objects or pointers in its memory. */
 bool kvpy_mem_init(kvpy_mem_t *mem, PyObject *obj, bool is_written);
 void kvpy_mem_fini(kvpy_mem_t *mem);
 
-/* Items of a batch: n keys with their pieces. */
+/* The items of a batch: n keys with their pieces of memory. */
 typedef struct {
     kvpy_keys_t keys;
     kvpool_item_t *items;
     kvpool_iov_t *pieces;
-    kvpy_mem_t *mems; /* where memory came as objects */
+    kvpy_mem_t *mems; /* the memory of pieces that are Python objects */
     Py_ssize_t mems_n;
-    kvpool_lineage_t *lineages; /* NULL = none */
+    kvpool_lineage_t *lineages; /* NULL = the items have no lineages */
     kvpy_keys_t group_ids;
-    kvpool_group_t *groups; /* NULL = none */
+    kvpool_group_t *groups; /* NULL = the items have no groups */
     int *results;
 } kvpy_items_t;
 
-/* kvpy_items_init takes keys with addresses and sizes: lists of ints, one piece each, or of lists
- * of ints; or, with sizes None, keys with objects that have memory, or lists of these. */
+/* kvpy_items_init converts keys with addresses and sizes: lists of ints (one piece for each key), or lists of lists
+ * of ints. With sizes None it converts keys with objects that have memory, or with lists of such objects. */
 bool kvpy_items_init(kvpy_items_t *it, PyObject *keys, PyObject *addrs, PyObject *sizes, bool is_written);
-/* kvpy_items_lineages gives the items of a put their lineages: None, or a list with that of each, or None. */
+/* kvpy_items_lineages sets the lineages of the items of a put. list is None, or a list with a lineage or None for
+ * each item. */
 bool kvpy_items_lineages(kvpy_items_t *it, PyObject *list);
-/* kvpy_items_groups gives the items of a put their groups, which are evicted together: None, or a
- * list with the id of each item's group. */
+/* kvpy_items_groups sets the groups of the items of a put; the items of a group are evicted together. ids is None, or
+ * a list with the id of each item's group. */
 bool kvpy_items_groups(kvpy_items_t *it, PyObject *ids);
 void kvpy_items_fini(kvpy_items_t *it);
 

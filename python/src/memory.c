@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Memory of Python objects: the buffer protocol first, DLPack for objects without it (tensors of
- * torch). DLPack's structures are part of its specification (dmlc.github.io/dlpack): those of
- * version 1, which mark read-only memory, and the older ones, which cannot. */
+ * The memory of Python objects: by the buffer protocol, or by DLPack for objects without it (tensors of torch).
+ * DLPack's structures are part of its specification (dmlc.github.io/dlpack). Both forms are supported: version 1,
+ * which marks read-only memory, and the older one, which cannot. */
 #include "python/src/convert.h"
 
 #include <string.h>
@@ -16,18 +16,18 @@ typedef struct {
         uint8_t code, bits;
         uint16_t lanes;
     } dtype;
-    int64_t *shape; /* elements */
-    int64_t *strides; /* elements; NULL = C-contiguous */
+    int64_t *shape; /* number of elements in each dimension */
+    int64_t *strides; /* stride of each dimension, in elements; NULL = C-contiguous */
     uint64_t byte_offset;
 } dl_tensor_t;
 
-/* The beginning of the capsule "dltensor"; the producer's deleter frees the tensor when the capsule
- * dies unused, so we never call the deleter. */
+/* The beginning of the struct in a capsule "dltensor". The producer's deleter frees the tensor when the capsule is
+ * destroyed unused, so the code here never calls the deleter. */
 typedef struct {
     dl_tensor_t tensor;
 } dl_managed_t;
 
-/* The contents of the capsule "dltensor_versioned". */
+/* The struct in a capsule "dltensor_versioned". */
 typedef struct {
     uint32_t major, minor;
     void *manager;
@@ -40,11 +40,11 @@ typedef struct {
 #define DL_READ_ONLY 1u
 #define DL_IS_COPIED 2u
 
-/* The data are handles of the producer. */
+/* type code of elements that are handles of the producer */
 #define DL_OPAQUE 3u
 
-/* Devices whose data is an address that this process, or CUDA in it, can use. Other devices' data
- * is an opaque handle. */
+/* DLPack's device types whose data is an address that this process, or CUDA in this process, can use. The data of any
+ * other device is an opaque handle. */
 enum { DL_CPU = 1, DL_CUDA = 2, DL_CUDA_HOST = 3, DL_ROCM_HOST = 11, DL_CUDA_MANAGED = 13 };
 
 static bool
@@ -54,7 +54,7 @@ has_address(int32_t device)
            device == DL_CUDA_MANAGED;
 }
 
-/* Checks that it is C-contiguous, and counts its elements. */
+/* Counts the elements of a tensor. Returns false if the tensor is not C-contiguous. */
 static bool
 count_elements(const dl_tensor_t *t, uint64_t *n_out)
 {
@@ -129,7 +129,8 @@ take_capsule(kvpy_mem_t *mem, PyObject *capsule, bool is_written)
     return take_tensor(mem, &managed->tensor);
 }
 
-/* Asks for version 1 first. Older producers do not know the argument. */
+/* Calls obj.__dlpack__, first for version 1. Older producers do not know the argument max_version, so the call is
+ * then repeated without it. */
 static PyObject *
 call_dlpack(PyObject *obj)
 {
@@ -164,9 +165,9 @@ take_dlpack(kvpy_mem_t *mem, PyObject *obj, bool is_written)
     return true;
 }
 
-/* Returns whether a format (PEP 3118) has Python objects or pointers in it. A get over them would
- * end the process at their next use, and no other process can use them. Names of fields, ":like
- * this:", may have any letters; "Zd" is a complex number. */
+/* Returns true if a format (PEP 3118) has Python objects or pointers. A get into such memory would crash the process
+ * when they are used next, and no other process can use them. Names of fields, ":like this:", may have any letters;
+ * "Zd" is a complex number. */
 static bool
 has_addresses(const char *format)
 {
@@ -183,7 +184,8 @@ has_addresses(const char *format)
     return false;
 }
 
-/* The same check for a numpy array without a format, such as one with dates or text of any length. */
+/* Returns true if obj is a numpy array with Python objects. Arrays without a format, for example with dates or with
+ * text of any length, need this check. */
 static bool
 has_objects(PyObject *obj)
 {
@@ -191,14 +193,14 @@ has_objects(PyObject *obj)
     PyObject *has = dtype != NULL ? PyObject_GetAttrString(dtype, "hasobject") : NULL;
     bool is_true = has != NULL && PyObject_IsTrue(has) == 1;
 
-    PyErr_Clear(); /* not an array */
+    PyErr_Clear(); /* an object that is no array has no dtype */
     Py_XDECREF(has);
     Py_XDECREF(dtype);
     return is_true;
 }
 
-/* Requests any strides, so that the caller refuses unfit memory, in the same words for every kind
- * of object. */
+/* Gets the object's buffer with any strides, so that the caller refuses unfit memory with the same message for every
+ * kind of object. */
 static bool
 get_buffer(Py_buffer *view, PyObject *obj)
 {

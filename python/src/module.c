@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The module kvpool._kvpool: the types, the flags, the table of errors, and bytes at addresses of this process.
- */
+ * The module kvpool._kvpool: its types, flags and table of errors, and functions for bytes at addresses of this
+ * process. */
 #include "python/src/convert.h"
 
 #include "client/kvpool_p2p.h"
@@ -12,7 +12,7 @@
 
 #define PAGE_BYTES 4096u
 
-/* errors: {name: (number, code of the drop-in, text)} */
+/* Makes the dict `errors`: {name: (number, code of the drop-in API, text)}. */
 static PyObject *
 make_errors(void)
 {
@@ -48,7 +48,8 @@ add_flags(PyObject *module)
     return true;
 }
 
-/* memory_of(object, is_written) -> (address, length). The object has to outlive the use. */
+/* memory_of(object, is_written) -> (address, length). The caller keeps the object alive while the address is in
+ * use. */
 static PyObject *
 memory_of(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -62,7 +63,7 @@ memory_of(PyObject *Py_UNUSED(module), PyObject *args)
     return pair;
 }
 
-/* More than a page is copied without the interpreter's lock: other threads run meanwhile. */
+/* Copies bytes. More than a page is copied without the interpreter's lock, so that other threads run meanwhile. */
 static void
 copy_bytes(void *dst, const void *src, size_t len)
 {
@@ -75,9 +76,9 @@ copy_bytes(void *dst, const void *src, size_t len)
     Py_END_ALLOW_THREADS
 }
 
-/* The kernel copies between memory of this process, and returns an error for unmapped or protected
- * memory instead of ending the process. Where the system forbids the call (seccomp), the memory is
- * trusted and copied directly. False: not all bytes could be copied. */
+/* Copies within this process by a system call, which returns an error for unmapped or protected memory instead of
+ * crashing the process. If the system forbids the call (seccomp), the memory is copied directly. Returns false if not
+ * all bytes could be copied. */
 static bool
 copy_checked(void *dst, const void *src, size_t len, bool is_read)
 {
@@ -102,7 +103,7 @@ copy_checked(void *dst, const void *src, size_t len, bool is_read)
     return done == len;
 }
 
-/* A str's UTF-8, or an object with memory. */
+/* Gets the bytes of a source: the UTF-8 of a str, or the memory of an object. */
 static bool
 take_source(kvpy_mem_t *mem, PyObject *obj)
 {
@@ -114,9 +115,9 @@ take_source(kvpy_mem_t *mem, PyObject *obj)
     return true;
 }
 
-/* write_bytes(address, str or object with memory, length, is_checked=False) -> whether it has as
- * many bytes, of the host; only then they are copied to the address. is_checked: False also where
- * there is no memory to be written, or not for all of them. */
+/* write_bytes(address, str or object with memory, length, is_checked=False) -> True if the source has `length` bytes
+ * of host memory; only then the bytes are copied to the address. With is_checked the result is False also if some
+ * memory at the address is not writable. */
 static PyObject *
 write_bytes(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -138,8 +139,8 @@ write_bytes(PyObject *Py_UNUSED(module), PyObject *args)
     return PyBool_FromLong(is_well);
 }
 
-/* read_bytes(address, length, is_checked=False) -> bytes. is_checked: None where there is no memory
- * to be read, or not as much. */
+/* read_bytes(address, length, is_checked=False) -> bytes. With is_checked the result is None if some of the memory is
+ * not readable. */
 static PyObject *
 read_bytes(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -172,7 +173,7 @@ static struct PyModuleDef definition = {
     .m_size = -1,          .m_methods = functions,
 };
 
-PyMODINIT_FUNC PyInit__kvpool(void); /* Python finds it by its name: no header has it */
+PyMODINIT_FUNC PyInit__kvpool(void); /* Python finds the function by its name, so no header declares it */
 
 PyMODINIT_FUNC
 PyInit__kvpool(void)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The type Peer: an endpoint of peer-to-peer transfers (kvpool_p2p.h). Methods take positional
- * arguments alone and return the library's numbers; the interpreter's lock is released around every
- * call of it. */
+ * The type Peer: an endpoint of peer-to-peer transfers (kvpool_p2p.h). Methods take only positional arguments and
+ * return the library's numbers. The interpreter's lock is released around every call of the library. */
 #include "python/src/convert.h"
 
 #include "client/kvpool_p2p.h"
@@ -12,7 +11,7 @@
 #define DETAIL_BYTES 512
 
 typedef struct {
-    PyObject_HEAD kvpool_p2p_t *p2p; /* NULL = never opened */
+    PyObject_HEAD kvpool_p2p_t *p2p; /* the library's endpoint; NULL = never opened */
 } peer_t;
 
 static void
@@ -37,7 +36,8 @@ check_open(const peer_t *self)
     return false;
 }
 
-/* open(listen, transports, deadline_ms, flags) -> (error, detail). Strings may be None, numbers 0. */
+/* open(listen, transports, deadline_ms, flags) -> (0 or an error number, detail). Strings may be None and numbers 0,
+ * for the library's defaults. */
 static PyObject *
 peer_open(peer_t *self, PyObject *args)
 {
@@ -55,7 +55,7 @@ peer_open(peer_t *self, PyObject *args)
     Py_BEGIN_ALLOW_THREADS
         err = kvpool_p2p_open(&conf, &p2p);
     Py_END_ALLOW_THREADS
-    if (p2p != NULL && self->p2p != NULL) { /* another thread was faster */
+    if (p2p != NULL && self->p2p != NULL) { /* another thread has opened the endpoint meanwhile */
         Py_BEGIN_ALLOW_THREADS
             kvpool_p2p_free(p2p);
         Py_END_ALLOW_THREADS
@@ -65,7 +65,7 @@ peer_open(peer_t *self, PyObject *args)
     return Py_BuildValue("(iN)", err, PyUnicode_DecodeUTF8(detail, (Py_ssize_t)strlen(detail), "replace"));
 }
 
-/* close() -> error. Calls of other threads end with CLOSED. */
+/* close() -> 0, or an error number. Running calls of other threads end with CLOSED. */
 static PyObject *
 peer_close(peer_t *self, PyObject *Py_UNUSED(args))
 {
@@ -79,21 +79,21 @@ peer_close(peer_t *self, PyObject *Py_UNUSED(args))
     return PyLong_FromLong(err);
 }
 
-/* port() -> the port for peers, 0 before open */
+/* port() -> the port for peers; 0 before open */
 static PyObject *
 peer_port(peer_t *self, PyObject *Py_UNUSED(args))
 {
     return PyLong_FromLong(kvpool_p2p_port(self->p2p));
 }
 
-/* pointer() -> the address of the kvpool_p2p_t, which stays the endpoint's; 0 where it was never opened */
+/* pointer() -> the address of the kvpool_p2p_t, which the endpoint still owns; 0 = never opened */
 static PyObject *
 peer_pointer(peer_t *self, PyObject *Py_UNUSED(args))
 {
     return PyLong_FromVoidPtr(self->p2p);
 }
 
-/* register(address, length) -> (error, token) */
+/* register(address, length) -> (0 or an error number, token): registers memory for peers */
 static PyObject *
 peer_register(peer_t *self, PyObject *const *args, Py_ssize_t n)
 {
@@ -111,7 +111,7 @@ peer_register(peer_t *self, PyObject *const *args, Py_ssize_t n)
     return Py_BuildValue("(iK)", err, (unsigned long long)token);
 }
 
-/* alloc(length) -> (error, address); dealloc(address) -> error */
+/* alloc(length) -> (0 or an error number, address); dealloc(address) -> 0, or an error number */
 static PyObject *
 peer_alloc(peer_t *self, PyObject *len_obj)
 {
@@ -139,7 +139,7 @@ peer_dealloc_memory(peer_t *self, PyObject *addr_obj)
     return PyLong_FromLong(err);
 }
 
-/* unregister(address) -> error */
+/* unregister(address) -> 0, or an error number: ends the registration that begins at the address */
 static PyObject *
 peer_unregister(peer_t *self, PyObject *addr_obj)
 {
@@ -155,7 +155,7 @@ peer_unregister(peer_t *self, PyObject *addr_obj)
 
 /* ---- transfers */
 
-/* Reads three lists of ints of one length. False with an exception. */
+/* Converts three lists of ints of the same length to operations. Returns false with an exception set. */
 static bool
 take_ops(PyObject *locals, PyObject *remotes, PyObject *lens, kvpool_p2p_op_t **ops_out, size_t *n_out)
 {
@@ -210,7 +210,7 @@ typedef struct {
     size_t n;
 } transfer_t;
 
-/* The peer's name is borrowed from args. */
+/* Reads the arguments of a transfer. The peer's name is borrowed from args. */
 static bool
 take_transfer(const peer_t *self, PyObject *args, transfer_t *t)
 {
@@ -222,7 +222,7 @@ take_transfer(const peer_t *self, PyObject *args, transfer_t *t)
            take_ops(locals, remotes, lens, &t->ops, &t->n);
 }
 
-/* transfer(peer, kind, addresses here, addresses there, lengths, deadline_ms) -> error */
+/* transfer(peer, kind, local addresses, remote addresses, lengths, deadline_ms) -> 0, or an error number */
 static PyObject *
 peer_transfer(peer_t *self, PyObject *args)
 {
@@ -237,7 +237,7 @@ peer_transfer(peer_t *self, PyObject *args)
     return PyLong_FromLong(err);
 }
 
-/* submit(as transfer) -> (error, id) */
+/* submit(the arguments of transfer) -> (0 or an error number, id) */
 static PyObject *
 peer_submit(peer_t *self, PyObject *args)
 {
@@ -253,7 +253,7 @@ peer_submit(peer_t *self, PyObject *args)
     return Py_BuildValue("(iK)", err, (unsigned long long)id);
 }
 
-/* poll(id, timeout_ms) -> (error, result) */
+/* poll(id, timeout_ms) -> (0 or an error number, result of the submitted transfer) */
 static PyObject *
 peer_poll(peer_t *self, PyObject *args)
 {
@@ -268,8 +268,8 @@ peer_poll(peer_t *self, PyObject *args)
     return Py_BuildValue("(ii)", err, result);
 }
 
-/* ---- the rest */
-/* first_range(peer, deadline_ms) -> (error, address, length) */
+/* ---- questions, notifications and statistics */
+/* first_range(peer, deadline_ms) -> (0 or an error number, address, length) */
 static PyObject *
 peer_first_range(peer_t *self, PyObject *args)
 {
@@ -286,7 +286,7 @@ peer_first_range(peer_t *self, PyObject *args)
     return Py_BuildValue("(iKn)", err, (unsigned long long)addr, (Py_ssize_t)len);
 }
 
-/* notify(peer, name, message, deadline_ms) -> error */
+/* notify(peer, name, message, deadline_ms) -> 0, or an error number */
 static PyObject *
 peer_notify(peer_t *self, PyObject *args)
 {
@@ -302,14 +302,14 @@ peer_notify(peer_t *self, PyObject *args)
     return PyLong_FromLong(err);
 }
 
-/* A peer's text is whatever bytes it sent. */
+/* Decodes a text of a peer, which may have any bytes. */
 static PyObject *
 text_of(const char *text)
 {
     return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
 }
 
-/* take_notify() -> (name, message), or None where none waits */
+/* take_notify() -> (name, message) of the oldest notification, or None */
 static PyObject *
 peer_take_notify(peer_t *self, PyObject *Py_UNUSED(args))
 {
@@ -323,7 +323,7 @@ peer_take_notify(peer_t *self, PyObject *Py_UNUSED(args))
     return pair;
 }
 
-/* stat() -> {name: number}; empty once it is closed */
+/* stat() -> {name: number}; empty after close */
 static PyObject *
 peer_stat(peer_t *self, PyObject *Py_UNUSED(args))
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The handle: opening and closing, memory, and calls for single keys. Methods take positional
- * arguments only, because the Python layers above pass them all; each method's comment has its
+ * The handle: opening and closing, memory, and calls for single keys. Methods take only positional arguments, because
+ * the Python layers above always pass all arguments. The comment of each method describes its arguments and
  * result. */
 #include "python/src/convert.h"
 
@@ -9,9 +9,9 @@
 
 #define DETAIL_BYTES 512
 #define SSD_MAX 16
-#define FIRST_GUESS 4096u /* of an object's length; a wrong one costs a second round */
+#define FIRST_GUESS 4096u /* first guess of an object's length; a wrong guess costs a second call of the library */
 
-#define CODE_INVALID (-600) /* one number for many errors, so a log line has to name the error */
+#define CODE_INVALID (-600) /* the drop-in API's code for many different errors, so the name of the error is logged */
 
 static void
 tell_invalid(const kvpy_pool_t *self, int err)
@@ -60,11 +60,11 @@ number_or_code(const kvpy_pool_t *self, int err)
     return PyLong_FromLong(err < 0 ? kvpy_code(self, err) : err);
 }
 
-/* ---- life */
+/* ---- create, open, close */
 static int
 pool_init(kvpy_pool_t *self, PyObject *args, PyObject *kw)
 {
-    static char name[] = "is_dropin"; /* no literal: before 3.13 Python asks for char * */
+    static char name[] = "is_dropin"; /* an array, because before Python 3.13 the parser wants char * */
     static char *names[] = {name, NULL};
     int is_dropin = 0;
 
@@ -74,8 +74,9 @@ pool_init(kvpy_pool_t *self, PyObject *args, PyObject *kw)
     return 0;
 }
 
-/* In whatever thread finds it to be garbage, and as long as a close takes. It waits for the
- * library's own threads alone, which never want the interpreter: who is in a call has a reference. */
+/* Frees the handle, in whatever thread finds that it is garbage; this takes as long as a close. The close waits only
+ * for the library's own threads, which never need the interpreter. No call is running, because each call has a
+ * reference to the object. */
 static void
 pool_dealloc(kvpy_pool_t *self)
 {
@@ -91,7 +92,7 @@ pool_dealloc(kvpy_pool_t *self)
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-/* Reads a tuple of str; the texts are borrowed from it. */
+/* Reads a tuple of str. The texts are borrowed from the tuple. */
 static bool
 texts_of(PyObject *tuple, const char *texts[SSD_MAX], size_t *n_out)
 {
@@ -108,7 +109,8 @@ texts_of(PyObject *tuple, const char *texts[SSD_MAX], size_t *n_out)
 }
 
 /* open(master, name, host_id, transports, deadline_ms, verify, memory_bytes, listen, chunk_bytes, tenant, locations,
- * master_wait_ms[, ("DIR:SIZE", ...), ssd_writes, cluster]) -> (error, detail). Strings may be None, numbers 0. */
+ * master_wait_ms[, ("DIR:SIZE", ...), ssd_writes, cluster]) -> (0 or an error number, detail). Strings may be None
+ * and numbers 0, for the library's defaults. */
 static PyObject *
 pool_open(kvpy_pool_t *self, PyObject *args)
 {
@@ -133,7 +135,7 @@ pool_open(kvpy_pool_t *self, PyObject *args)
     Py_BEGIN_ALLOW_THREADS
         err = kvpool_open(&conf, &pool);
     Py_END_ALLOW_THREADS
-    if (pool != NULL && self->pool != NULL) { /* another thread was faster */
+    if (pool != NULL && self->pool != NULL) { /* another thread has opened the pool meanwhile */
         Py_BEGIN_ALLOW_THREADS
             kvpool_free(pool);
         Py_END_ALLOW_THREADS
@@ -144,7 +146,7 @@ pool_open(kvpy_pool_t *self, PyObject *args)
                          PyUnicode_DecodeUTF8(detail, (Py_ssize_t)strlen(detail), "replace"));
 }
 
-/* close() -> error. Calls of other threads end with CLOSED. */
+/* close() -> 0, or an error number. Running calls of other threads end with CLOSED. */
 static PyObject *
 pool_close(kvpy_pool_t *self, PyObject *Py_UNUSED(args))
 {
@@ -163,7 +165,7 @@ pool_close(kvpy_pool_t *self, PyObject *Py_UNUSED(args))
     return number_or_code(self, err);
 }
 
-/* on_invalid(callable) */
+/* on_invalid(callable): sets the function to call with name and text of an error that gets the code INVALID */
 static PyObject *
 pool_on_invalid(kvpy_pool_t *self, PyObject *args)
 {
@@ -175,7 +177,7 @@ pool_on_invalid(kvpy_pool_t *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* why_unreachable() -> text */
+/* why_unreachable() -> text: why no master can be reached */
 static PyObject *
 pool_why_unreachable(kvpy_pool_t *self, PyObject *Py_UNUSED(args))
 {
@@ -188,7 +190,7 @@ pool_why_unreachable(kvpy_pool_t *self, PyObject *Py_UNUSED(args))
     return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
 }
 
-/* unmount_ssd(deadline_ms) -> error */
+/* unmount_ssd(deadline_ms) -> 0, or an error number */
 static PyObject *
 pool_unmount_ssd(kvpy_pool_t *self, PyObject *args)
 {
@@ -202,8 +204,8 @@ pool_unmount_ssd(kvpy_pool_t *self, PyObject *args)
     return number_or_code(self, err);
 }
 
-/* ---- memory */
-/* register(address, length) -> error */
+/* ---- registered memory */
+/* register(address, length) -> 0, or an error number */
 static PyObject *
 pool_register(kvpy_pool_t *self, PyObject *args)
 {
@@ -217,7 +219,7 @@ pool_register(kvpy_pool_t *self, PyObject *args)
     return number_or_code(self, err);
 }
 
-/* unregister(address) -> error */
+/* unregister(address) -> 0, or an error number */
 static PyObject *
 pool_unregister(kvpy_pool_t *self, PyObject *args)
 {
@@ -232,8 +234,8 @@ pool_unregister(kvpy_pool_t *self, PyObject *args)
 }
 
 /* ---- single keys */
-/* Device memory takes the way of a batch, which requires registration; by the single call the
- * processor would touch it. */
+/* Puts a value. Device memory is put as a batch, which requires registration, because the processor would touch the
+ * memory in a single put. */
 static int
 put_memory(const kvpy_pool_t *self, const kvpool_key_t *key, const kvpy_mem_t *mem, const kvpool_opts_t *opts)
 {
@@ -260,7 +262,8 @@ get_memory(kvpool_t *pool, const kvpool_key_t *key, const kvpy_mem_t *mem, const
     return err;
 }
 
-/* put(key, object with memory, deadline_ms, flags, replicas, preferred segment or 0, lineage or None) -> error */
+/* put(key, object with memory, deadline_ms, flags, replicas, preferred segment or 0, lineage or None) -> 0, or an
+ * error number */
 static PyObject *
 pool_put(kvpy_pool_t *self, PyObject *args)
 {
@@ -285,7 +288,7 @@ pool_put(kvpy_pool_t *self, PyObject *args)
     return number_or_code(self, err);
 }
 
-/* One round into new bytes of the length guessed. */
+/* Gets the value once, into `bytes`, which has the guessed length. */
 static int
 get_round(kvpy_pool_t *self, const kvpool_key_t *key, const kvpool_opts_t *opts, PyObject *bytes, size_t *len_out)
 {
@@ -299,7 +302,7 @@ get_round(kvpy_pool_t *self, const kvpool_key_t *key, const kvpool_opts_t *opts,
     return err;
 }
 
-/* get(key, deadline_ms, flags) -> bytes or error */
+/* get(key, deadline_ms, flags) -> bytes, or an error number */
 static PyObject *
 pool_get(kvpy_pool_t *self, PyObject *args)
 {
@@ -315,7 +318,7 @@ pool_get(kvpy_pool_t *self, PyObject *args)
         return NULL;
     if (!kvpy_key(key_obj, &key)) return NULL;
     budget = kvpy_budget_begin(self, &opts);
-    /* a larger value may replace it meanwhile */
+    /* repeat if a larger value has replaced the value meanwhile */
     for (int round = 0; err == KVPOOL_BUFFER_SMALL && round < 4; round++) {
         Py_XDECREF(bytes);
         bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)len);
@@ -332,7 +335,7 @@ pool_get(kvpy_pool_t *self, PyObject *args)
     return bytes;
 }
 
-/* get_into(key, object with memory, deadline_ms, flags) -> length or error */
+/* get_into(key, object with memory, deadline_ms, flags) -> length of the value, or an error number */
 static PyObject *
 pool_get_into(kvpy_pool_t *self, PyObject *args)
 {
@@ -354,7 +357,7 @@ pool_get_into(kvpy_pool_t *self, PyObject *args)
     return err == KVPOOL_OK ? PyLong_FromSize_t(len) : number_or_code(self, kvpy_lookup_err(self, err));
 }
 
-/* view(key, deadline_ms) -> View or error */
+/* view(key, deadline_ms) -> View, or an error number */
 static PyObject *
 pool_view(kvpy_pool_t *self, PyObject *args)
 {
@@ -368,7 +371,7 @@ pool_view(kvpy_pool_t *self, PyObject *args)
     return kvpy_view(self, &key, &opts);
 }
 
-/* size(key, deadline_ms) -> length or error */
+/* size(key, deadline_ms) -> length of the value, or an error number */
 static PyObject *
 pool_size(kvpy_pool_t *self, PyObject *args)
 {
@@ -387,7 +390,7 @@ pool_size(kvpy_pool_t *self, PyObject *args)
     return err == KVPOOL_OK ? PyLong_FromSize_t(len) : number_or_code(self, kvpy_lookup_err(self, err));
 }
 
-/* exists(key, deadline_ms) -> 1, 0 or error */
+/* exists(key, deadline_ms) -> 1, 0, or an error number */
 static PyObject *
 pool_exists(kvpy_pool_t *self, PyObject *args)
 {
@@ -406,7 +409,7 @@ pool_exists(kvpy_pool_t *self, PyObject *args)
     return number_or_code(self, err == KVPOOL_OK || err == KVPOOL_NOT_FOUND ? exists : err);
 }
 
-/* remove(key, deadline_ms, flags) -> error */
+/* remove(key, deadline_ms, flags) -> 0, or an error number */
 static PyObject *
 pool_remove(kvpy_pool_t *self, PyObject *args)
 {
@@ -425,7 +428,8 @@ pool_remove(kvpy_pool_t *self, PyObject *args)
     return number_or_code(self, kvpy_lookup_err(self, err));
 }
 
-/* remove_many(pattern or None, deadline_ms, flags) -> error, or (removed, held) */
+/* remove_many(regular expression, or None = all keys; deadline_ms, flags) -> an error number, or (number removed,
+ * number held) */
 static PyObject *
 pool_remove_many(kvpy_pool_t *self, PyObject *args)
 {
@@ -445,7 +449,7 @@ pool_remove_many(kvpy_pool_t *self, PyObject *args)
     return Py_BuildValue("(KK)", (unsigned long long)removed, (unsigned long long)held);
 }
 
-/* bump(deadline_ms) -> epoch or error */
+/* bump(deadline_ms) -> the new epoch, or an error number */
 static PyObject *
 pool_bump(kvpy_pool_t *self, PyObject *args)
 {
@@ -460,8 +464,8 @@ pool_bump(kvpy_pool_t *self, PyObject *args)
     return err == KVPOOL_OK ? PyLong_FromUnsignedLong(epoch) : number_or_code(self, err);
 }
 
-/* ---- the pool's contents */
-/* stat(deadline_ms) -> error, or JSON */
+/* ---- statistics */
+/* stat(deadline_ms) -> JSON text, or an error number */
 static PyObject *
 pool_stat(kvpy_pool_t *self, PyObject *args)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Batches and lookups: lists are taken apart once, the lock is released once.
- */
+ * Batches and look-ups: the arguments are converted once, and the interpreter's lock is released once for each
+ * call. */
 #include "python/src/convert.h"
 
 static bool
@@ -11,7 +11,7 @@ check_args(const char *name, Py_ssize_t n, Py_ssize_t wanted)
     return false;
 }
 
-/* [deadline_ms, flags] and what else a put has. */
+/* Reads [deadline_ms, flags] from args. */
 static bool
 take_opts(PyObject *const *args, kvpool_opts_t *opts_out)
 {
@@ -38,7 +38,7 @@ take_put_opts(PyObject *const *args, kvpool_opts_t *opts_out)
     return true;
 }
 
-/* An error of the whole batch: nothing was done, and each item gets the error. */
+/* Sets the error of a failed batch as the result of each item, because no item was carried out. */
 static void
 spread_err(int err, int *results, Py_ssize_t n)
 {
@@ -46,7 +46,8 @@ spread_err(int err, int *results, Py_ssize_t n)
         results[i] = err;
 }
 
-/* See kvpy_lookup_err; absent is the call's result for an absent key. */
+/* Replaces the errors of impossible keys by `absent`, the result for an absent key, in the drop-in API: see
+ * kvpy_lookup_err. */
 static void
 lookup_results(const kvpy_pool_t *self, int *results, Py_ssize_t n, int absent)
 {
@@ -54,7 +55,7 @@ lookup_results(const kvpy_pool_t *self, int *results, Py_ssize_t n, int absent)
         if (kvpy_lookup_err(self, results[i]) != results[i]) results[i] = absent;
 }
 
-/* lens NULL: 0 where all is well (put). */
+/* Makes a list of results: for each item its length in `lens` or, with lens NULL, its result; or the error number. */
 static PyObject *
 list_of_results(const kvpy_pool_t *self, const int *results, const kvpool_item_t *lens, Py_ssize_t n)
 {
@@ -73,8 +74,8 @@ list_of_results(const kvpy_pool_t *self, const int *results, const kvpool_item_t
     return list;
 }
 
-/* (keys, buffers, sizes, deadline_ms, flags, replicas, preferred segment or 0, group_ids[,
- * lineages]) -> [0 or error] */
+/* batch_put(keys, buffers, sizes, deadline_ms, flags, replicas, preferred segment or 0, group_ids[, lineages]) ->
+ * list of 0 or an error number */
 PyObject *
 kvpy_batch_put(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 {
@@ -99,7 +100,7 @@ kvpy_batch_put(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
     return list;
 }
 
-/* (keys, buffers, sizes, deadline_ms, flags) -> [length or error] */
+/* batch_get(keys, buffers, sizes, deadline_ms, flags) -> list of length or an error number */
 PyObject *
 kvpy_batch_get(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 {
@@ -120,8 +121,8 @@ kvpy_batch_get(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
     return list;
 }
 
-/* A call with one result a key: (keys, deadline_ms, flags) -> [0, 1 or error]. absent is the result
- * for an impossible key in the drop-in API. */
+/* A function of the library with one result for each key. ask_each calls it with the arguments (keys, deadline_ms,
+ * flags); absent is the result for an impossible key in the drop-in API. */
 typedef int (*per_key_fn)(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kvpool_opts_t *opts, int *results);
 
 static PyObject *
@@ -150,7 +151,7 @@ ask_each(const kvpy_pool_t *self, PyObject *const *args, per_key_fn ask, int abs
     return list;
 }
 
-/* (keys, deadline_ms, flags) -> [1, 0 or error] */
+/* batch_is_exist(keys, deadline_ms, flags) -> list of 1, 0, or an error number */
 PyObject *
 kvpy_batch_is_exist(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 {
@@ -158,7 +159,8 @@ kvpy_batch_is_exist(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
     return ask_each(self, args, kvpool_batch_is_exist, 0, 0);
 }
 
-/* (keys, deadline_ms, flags, segment whose copy goes or 0) -> [0 or error] */
+/* batch_remove(keys, deadline_ms, flags, segment whose copy is removed, or 0 = all copies) -> list of 0 or an error
+ * number */
 PyObject *
 kvpy_batch_remove(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 {
@@ -169,7 +171,7 @@ kvpy_batch_remove(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
     return ask_each(self, args, kvpool_batch_remove, KVPOOL_NOT_FOUND, segment);
 }
 
-/* ---- places */
+/* ---- places of objects */
 static PyObject *
 make_place(const kvpy_pool_t *self, const kvpool_place_t *p, int err, bool wants_lineage)
 {
@@ -210,8 +212,8 @@ list_of_places(const kvpy_pool_t *self, const kvpool_place_t *places, const int 
     return list;
 }
 
-/* (keys, deadline_ms, flags) -> [(length, (segment_id, ...), tier's segment_id or 0) or error];
- * with LINEAGES a lineage or None is the fourth of each */
+/* batch_locate(keys, deadline_ms, flags) -> list of (length, (segment_id, ...), segment_id on SSD or 0), or an error
+ * number. With LINEAGES the tuple has a fourth element: a lineage or None. */
 PyObject *
 kvpy_batch_locate(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 {
@@ -241,14 +243,14 @@ kvpy_batch_locate(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
     return list;
 }
 
-/* ---- reservations */
+/* ---- look-ups with reservations */
 static PyObject *
 make_reservation(const kvpool_lookup_t *l)
 {
     return Py_BuildValue("(KIIII)", (unsigned long long)l->ticket, l->found, l->granted, l->ttl_ms, l->on_ssd);
 }
 
-/* (keys, ttl_ms, deadline_ms, flags) -> error, or (ticket, found, granted, ttl_ms, on_ssd) */
+/* longest_prefix(keys, ttl_ms, deadline_ms, flags) -> an error number, or (ticket, found, granted, ttl_ms, on_ssd) */
 PyObject *
 kvpy_longest_prefix(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 {
@@ -277,7 +279,8 @@ list_of_flags(const uint8_t *flags, Py_ssize_t n)
     return list;
 }
 
-/* (keys, ttl_ms, deadline_ms, flags) -> error, or (reservation as above, [present]) */
+/* lookup(keys, ttl_ms, deadline_ms, flags) -> an error number, or ((ticket, found, granted, ttl_ms, on_ssd),
+ * [present]) */
 PyObject *
 kvpy_lookup(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 {
@@ -306,7 +309,7 @@ kvpy_lookup(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
     return answer;
 }
 
-/* (ticket, found, granted) -> error */
+/* lookup_release(ticket, found, granted) -> 0, or an error number */
 PyObject *
 kvpy_lookup_release(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Copies within this process: ranges between staged objects and the caller's registered memory, and
- * values in parts. The interpreter's lock is released while bytes are copied. */
+ * Copies within this process: ranges between objects in registered memory and the caller's registered memory, and
+ * values that consist of parts. The interpreter's lock is released while bytes are copied. */
 #include "python/src/convert.h"
 
 #include <stdlib.h>
@@ -8,16 +8,16 @@
 
 /* ---- ranges */
 
-/* An object's place in registered memory, and the ranges to copy to it or from it. */
+/* An object in registered memory, and the ranges to copy to it or from it. */
 typedef struct {
-    Py_ssize_t n; /* ranges */
-    size_t first; /* piece; as many as there are ranges where err is OK */
-    int err; /* of all its ranges; a code that is passed through */
+    Py_ssize_t n; /* number of ranges */
+    size_t first; /* index of the first piece; if err is OK the item has n pieces */
+    int err; /* error of all ranges of the item; with is_code a code to be returned unchanged */
     bool is_code;
 } item_t;
 
 typedef struct {
-    PyObject *places, *ptrs, *sizes, *offsets; /* tuples of ours, of n */
+    PyObject *places, *ptrs, *sizes, *offsets; /* tuples of n elements each, owned */
     Py_ssize_t n;
     item_t *items;
     kvpool_copy_t *pieces;
@@ -66,8 +66,8 @@ make_room(ranges_t *r, size_t more)
     return true;
 }
 
-/* Reads one range. A range outside the object gets no address, and so fails. An empty range needs
- * no address; its length excludes it. */
+/* Reads one range. A range outside of the object gets no address, so its copy fails. An empty range needs no address,
+ * and copy_all leaves it out. */
 static bool
 take_range(ranges_t *r, uint64_t base, uint64_t len, PyObject *const *three)
 {
@@ -86,7 +86,7 @@ take_range(ranges_t *r, uint64_t base, uint64_t len, PyObject *const *three)
     return true;
 }
 
-/* Reads (address, length) of an item's object, or its error code. */
+/* Reads an item's object: (address, length), or an error code. */
 static bool
 take_place(PyObject *place, item_t *item, uint64_t *base_out, uint64_t *len_out)
 {
@@ -157,7 +157,7 @@ take_ranges(ranges_t *r, PyObject *const *args)
     return false;
 }
 
-/* What came of a range: its bytes, or a code. */
+/* Returns the result of a range: the number of its bytes, or an error code. */
 static PyObject *
 range_result(const kvpy_pool_t *self, const ranges_t *r, const item_t *item, Py_ssize_t k)
 {
@@ -168,7 +168,7 @@ range_result(const kvpy_pool_t *self, const ranges_t *r, const item_t *item, Py_
                                        : PyLong_FromLong(kvpy_code(self, r->results[at]));
 }
 
-/* The bytes of all its ranges, or the first code. */
+/* Returns the number of bytes of all ranges of an item, or the first error code. */
 static PyObject *
 item_sum(const kvpy_pool_t *self, const ranges_t *r, const item_t *item)
 {
@@ -198,14 +198,15 @@ item_list(const kvpy_pool_t *self, const ranges_t *r, const item_t *item)
     return list;
 }
 
-/* Copies all ranges. The library skips empty ranges, and checks addresses and lengths. */
+/* Copies all ranges. Calls the library for the ranges between two empty ranges; the library checks addresses and
+ * lengths. */
 static void
 copy_all(kvpy_pool_t *self, ranges_t *r)
 {
     int err = KVPOOL_OK;
     size_t at = 0;
 
-    while (at < r->pieces_n && err == KVPOOL_OK) { /* runs between empty ranges */
+    while (at < r->pieces_n && err == KVPOOL_OK) { /* each turn copies the ranges up to the next empty range */
         size_t end = at;
 
         while (end < r->pieces_n && r->pieces[end].len > 0)
@@ -219,9 +220,9 @@ copy_all(kvpy_pool_t *self, ranges_t *r)
         r->results[i] = err;
 }
 
-/* (places, buffers, sizes, offsets, is_to_place, is_summed) -> for each item the bytes that were
- * copied or a code, or with is_summed false a list of these for its ranges. A place is (address,
- * length) of the object, or a code; offsets are within the object. */
+/* copy_ranges(places, buffers, sizes, offsets, is_to_place, is_summed) -> list with one result for each item: the
+ * number of copied bytes or an error code; with is_summed false a list of such results for the item's ranges. A place
+ * is (address, length) of the object, or an error code. Offsets are within the object. */
 PyObject *
 kvpy_copy_ranges(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 {
@@ -254,7 +255,7 @@ kvpy_copy_ranges(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
     return list;
 }
 
-/* ---- parts */
+/* ---- values in parts */
 typedef struct {
     kvpy_mem_t *mems;
     Py_ssize_t n;
@@ -288,7 +289,7 @@ parts_init(parts_t *p, PyObject *tuple)
             kvpy_mem_fini(&p->mems[p->n]);
             break;
         }
-        if (__builtin_add_overflow(p->len, p->mems[p->n].len, &p->len)) p->len = SIZE_MAX; /* no memory is that long */
+        if (__builtin_add_overflow(p->len, p->mems[p->n].len, &p->len)) p->len = SIZE_MAX; /* longer than any memory */
     }
     if (p->n == n) return true;
     parts_fini(p);
@@ -311,8 +312,8 @@ put_joined(kvpy_pool_t *self, const kvpool_key_t *key, const parts_t *p, const k
     return err;
 }
 
-/* put_parts(key, tuple of objects with memory of the host, deadline_ms, flags, replicas, preferred
- * segment or 0) -> error. Of nothing at all: 0, and nothing is put, as connectors know it. */
+/* put_parts(key, tuple of objects with host memory, deadline_ms, flags, replicas, preferred segment or 0) -> 0, or an
+ * error number. If all parts are empty nothing is put, and the result is 0, as connectors expect. */
 PyObject *
 kvpy_put_parts(kvpy_pool_t *self, PyObject *args)
 {

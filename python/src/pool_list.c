@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
- * list: the pool's keys, a page at a time. The only place where the library calls back. */
+ * list: lists the pool's keys, one page at a time. This is the only call in which the library calls back. */
 #include "python/src/convert.h"
 
 #include <string.h>
 
-/* The library's entries, received without the interpreter's lock: the lengths of key and object, and
- * the key, one after the other. No Python object is created there, because that may collect garbage, and collecting may
- * close this very pool: its close would wait for the call that it is in. */
+/* The entries that the library reports without the interpreter's lock, one after the other: the lengths of key and
+ * object, then the key. No Python object is created in the callback, because this may collect garbage, and the
+ * collection may close this very pool: the close would wait for the call in which it runs. */
 typedef struct {
     char *bytes;
     size_t len, cap, n;
-    bool is_short; /* out of memory */
+    bool is_short; /* out of memory, so the listing is incomplete */
 } listing_t;
 
 static int
@@ -57,7 +57,7 @@ list_of_entries(const listing_t *l)
     return list;
 }
 
-/* list(prefix: bytes, limit, cursor, deadline_ms) -> error, or (cursor, [(key: bytes, length)]) */
+/* list(prefix: bytes, limit, cursor, deadline_ms) -> an error number, or (cursor, [(key: bytes, length)]) */
 PyObject *
 kvpy_list(kvpy_pool_t *self, PyObject *args)
 {

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Puts with a preferred segment. The library's `segment` is strict; here an object that cannot lie
- * in the segment is put again, anywhere, in the rest of the call's time. */
+ * Puts with a preferred segment. The library's option `segment` is strict; here an object that cannot be put on the
+ * segment is put again, on any segment, in the remaining time of the call. */
 #include "python/src/convert.h"
 
 #include <stdlib.h>
 
-/* Half of the time is for the segment that is preferred: its node may be stopped. */
+/* Returns the options of the first try. The preferred segment gets half of the time, because its node may be
+ * stopped. */
 static kvpool_opts_t
 opts_there(const kvpy_budget_t *budget, const kvpool_opts_t *opts)
 {
@@ -44,8 +45,8 @@ kvpy_put_one(const kvpy_pool_t *self, const kvpool_key_t *key, const void *value
     return kvpool_put(self->pool, key->data, key->len, value, len, &one);
 }
 
-/* Puts the items that may lie elsewhere, as a batch of their own. Without memory for it the results
- * stay. */
+/* Puts again the items that may be on another segment, as a batch of their own. Without memory the results stay
+ * unchanged. */
 static void
 put_rest(const kvpy_pool_t *self, const kvpool_item_t *items, size_t n, const kvpool_opts_t *opts, int *results)
 {

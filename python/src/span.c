@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Span: bytes at an address as an object of the buffer protocol, writable, which keeps their owner
- * alive and counts who has a buffer of it. What a lease or a handle of mooncake.store gives out. */
+ * Span: bytes at an address as a writable object of the buffer protocol. A span keeps the owner of the memory alive
+ * and counts its exported buffers. Leases and handles of mooncake.store return spans. */
 #include "python/src/convert.h"
 
 #include <stddef.h>
 
 typedef struct {
-    PyObject_HEAD PyObject *owner; /* of the memory; NULL = ended */
+    PyObject_HEAD PyObject *owner; /* owner of the memory; NULL = the span was ended */
     void *addr;
     size_t len;
     Py_ssize_t exports_n;
 } kvpy_span_t;
 
-/* Span(address, length, owner) */
+/* Span(address, length, owner): makes a span */
 static PyObject *
 span_new(PyTypeObject *type, PyObject *args, PyObject *kw)
 {
@@ -62,7 +62,7 @@ span_releasebuffer(kvpy_span_t *self, Py_buffer *Py_UNUSED(buf))
     self->exports_n--;
 }
 
-/* end() -> whether no buffer of it is exported; only then it ends, and exports none any more. */
+/* end() -> True if no buffer of the span is exported; the span then ends and exports none any more. Else False */
 static PyObject *
 span_end(kvpy_span_t *self, PyObject *Py_UNUSED(args))
 {
@@ -77,7 +77,7 @@ span_length(kvpy_span_t *self)
     return (Py_ssize_t)self->len;
 }
 
-/* address() -> int */
+/* address() -> int: the address of the memory */
 static PyObject *
 span_address(kvpy_span_t *self, PyObject *Py_UNUSED(args))
 {

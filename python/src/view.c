@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Views: an object's bytes in place, by the buffer protocol, read-only. Their memory ends with the
- * handle, so the handle cannot be closed, and a view not released, while a buffer of it is
- * exported, as with mmap. */
+ * Views: an object's bytes in place, read-only, by the buffer protocol. The memory of a view is valid only while the
+ * handle is open. So while a buffer of a view is exported, the handle cannot be closed and the view cannot be
+ * released, as with mmap. */
 #include "python/src/ext.h"
 
 typedef struct {
-    PyObject_HEAD kvpy_pool_t *pool; /* NULL = never made */
-    kvpool_view_t view; /* .handle NULL = released */
+    PyObject_HEAD kvpy_pool_t *pool; /* the handle of the view's pool; NULL = the view was never made */
+    kvpool_view_t view; /* the library's view; view.handle NULL = released */
     Py_ssize_t exports_n;
 } kvpy_view_t;
 
-/* What a release may find: the object was replaced or removed meanwhile (STALE), and what was read does not count. */
+/* Releases the view. STALE: the object was replaced or removed meanwhile, so the bytes that were read do not
+ * count. */
 static int
 end_view(kvpy_view_t *self)
 {
-    kvpool_view_t view = self->view; /* taken before another thread may come with the same */
+    kvpool_view_t view = self->view; /* copied before another thread may release the same view */
     int err;
 
     if (view.handle == NULL) return KVPOOL_OK;
@@ -55,7 +56,7 @@ view_releasebuffer(kvpy_view_t *self, Py_buffer *Py_UNUSED(buf))
     self->pool->exports_n--;
 }
 
-/* release() -> error. Once more does nothing. */
+/* release() -> 0, or an error number. A second release does nothing. */
 static PyObject *
 view_release(kvpy_view_t *self, PyObject *Py_UNUSED(args))
 {
@@ -95,7 +96,7 @@ PyTypeObject kvpy_view_type = {
     .tp_as_sequence = &as_sequence,
 };
 
-/* view(key, deadline_ms) -> error, or a View */
+/* view(key, deadline_ms) -> View, or an error number */
 PyObject *
 kvpy_view(kvpy_pool_t *self, const kvpool_key_t *key, const kvpool_opts_t *opts)
 {
