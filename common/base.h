@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What every file uses: the error type, container_of, alignment, saturating arithmetic. Header only.
- */
+ * Basics that every file uses: the error type, container_of, alignment, minimum and maximum. Header only. */
 #ifndef KVP_COMMON_BASE_H
 #define KVP_COMMON_BASE_H
 
@@ -11,7 +10,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* kvp_err_t is 0 (KVP_OK) or one of the negative numbers of common/err.h. */
+/* The type of error codes: 0 (KVP_OK), or one of the negative numbers in common/err.h. */
 typedef int kvp_err_t;
 
 enum {
@@ -27,7 +26,8 @@ enum {
 #define kvp_container_of(ptr, type, member) ((type *)(((char *)(ptr)) - offsetof(type, member)))
 #define KVP_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
 
-/* kvp_ignore drops an error on purpose; the second argument is the reason why dropping is right. */
+/* kvp_ignore drops an error on purpose. The second argument is a text with the reason why this is right; it has no
+ * effect. */
 #define kvp_ignore(err, why)                                                                                           \
     do {                                                                                                               \
         kvp_err_t kvp_ignored = (err); /* a cast to void would not silence warn_unused_result */                       \
@@ -53,17 +53,18 @@ kvp_max_u64(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* kvp_err_name returns the stable name ("NOT_FOUND"), kvp_err_text one sentence.
- * Both accept any number; an unknown one gives "UNKNOWN". Static storage. */
+/* kvp_err_name returns the stable name of the error ("NOT_FOUND"), kvp_err_text a sentence. Both accept any
+ * number; an unknown number gives "UNKNOWN". Static storage. */
 const char *kvp_err_name(kvp_err_t err);
 const char *kvp_err_text(kvp_err_t err);
 
-/* kvp_panic reports a bug of our own and aborts. Never for peer input, disk or memory. */
+/* kvp_panic logs a bug of this program and aborts. It is never called for input of a peer, for disk errors or for
+ * a lack of memory. */
 void kvp_panic(const char *fmt, ...) KVP_PRINTF(1, 2) __attribute__((noreturn));
 
-/* kvp_grow makes room for at least n + 1 items in an array of *cap_io items. Returns the array, or
- * a new one of twice the size (`first` items at the beginning). Returns NULL without memory, and
- * the array stays as before. */
+/* kvp_grow makes room for at least n + 1 items in an array with room for *cap_io items. It returns the array, or a
+ * new array of twice the size (`first` items for an empty array), and updates *cap_io. Without memory it returns
+ * NULL, and the old array is unchanged. */
 static inline void *
 kvp_grow(void *array, size_t n, size_t *cap_io, size_t first, size_t item_bytes)
 {

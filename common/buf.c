@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The growable buffer. Capacity doubles, so n appends cost O(n) copies; the buffer never shrinks
- * before fini. */
+ * The growable buffer. Capacity doubles, so n appends copy O(n) bytes in total. The buffer never shrinks before
+ * kvp_buf_fini. */
 #include "common/buf.h"
 
 #include <stdlib.h>

@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A growable byte buffer with a sticky error: a failed growth makes every later append a no-op, so callers check once.
- */
+ * A growable byte buffer with a sticky error: after a failed growth every later append does nothing, so callers
+ * check the error only once. */
 #ifndef KVP_COMMON_BUF_H
 #define KVP_COMMON_BUF_H
 
 #include "common/base.h"
 
 typedef struct {
-    uint8_t *data; /* owned; NULL while empty */
+    uint8_t *data; /* contents of the buffer; owned; NULL while empty */
     size_t len;
     size_t cap;
-    size_t limit; /* 0 = no limit; growth over the limit fails */
-    kvp_err_t err; /* sticky: NOMEM or LIMIT */
+    size_t limit; /* limit of the length; 0 = no limit; growth above the limit fails */
+    kvp_err_t err; /* sticky error of the buffer: NOMEM or LIMIT */
 } kvp_buf_t;
 
-/* The zero value is an empty buffer with no limit. */
+/* kvp_buf_init makes an empty buffer with a limit; limit 0 = none. Zeroed memory is also an empty buffer without a
+ * limit. */
 void kvp_buf_init(kvp_buf_t *buf, size_t limit);
 void kvp_buf_fini(kvp_buf_t *buf);
-void kvp_buf_reset(kvp_buf_t *buf); /* len 0, error cleared, memory kept */
+void kvp_buf_reset(kvp_buf_t *buf); /* empties the buffer: sets len to 0 and clears the error, but keeps the memory */
 
-/* kvp_buf_reserve returns room for n more bytes at data + len and leaves len as it is. Returns NULL
- * without memory, and the buffer keeps the error. */
+/* kvp_buf_reserve makes room for n more bytes and returns data + len; len does not change. Without memory it
+ * returns NULL, and the buffer has the error. */
 uint8_t *kvp_buf_reserve(kvp_buf_t *buf, size_t n);
-/* kvp_buf_extend appends n zero bytes and returns where they begin (borrowed until the next growth), or NULL. */
+/* kvp_buf_extend appends n zero bytes and returns their address (borrowed until the next growth), or NULL. */
 uint8_t *kvp_buf_extend(kvp_buf_t *buf, size_t n);
 void kvp_buf_append(kvp_buf_t *buf, const void *src, size_t n);
-void kvp_buf_consume(kvp_buf_t *buf, size_t n); /* drops the first n bytes */
+void kvp_buf_consume(kvp_buf_t *buf, size_t n); /* removes the first n bytes of the buffer */
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The system's clocks and random numbers, without an error to handle: they fail only where the kernel lacks them.
- */
+ * The system's clocks and random numbers. No function returns an error, because these system calls fail only on
+ * kernels that lack them. */
 #include "common/clock.h"
 
 #include <errno.h>
@@ -39,7 +39,7 @@ kvp_random_bytes(void *dst, size_t len)
     uint8_t *at = dst;
     while (len > 0) {
         ssize_t n = getrandom(at, len, 0);
-        if (n < 0 && errno == EINTR) continue; /* a signal while the kernel still gathers entropy at boot */
+        if (n < 0 && errno == EINTR) continue; /* a signal came while the kernel still gathers entropy at boot */
         if (n <= 0) kvp_panic("getrandom: %m");
         at += n;
         len -= (size_t)n;

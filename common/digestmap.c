@@ -24,7 +24,7 @@ home_of(const kvp_digestmap_t *map, kvp_digest_t digest)
     return (uint32_t)(kvp_mix64(&map->mix, digest.lo, digest.hi) >> 32) & (map->cap - 1);
 }
 
-/* place_of returns where the digest is, or where it would go. The table is never full. */
+/* place_of returns the slot of the digest, or the free slot in which it would be inserted. The table is never full. */
 static uint32_t
 place_of(const kvp_digestmap_t *map, kvp_digest_t digest)
 {
@@ -90,8 +90,8 @@ kvp_digestmap_insert(kvp_digestmap_t *map, kvp_digest_t digest)
     return &map->slots[at].val;
 }
 
-/* What follows in the run moves up, where that is not in front of its own home. Source: Knuth, The
- * Art of Computer Programming 3, 6.4, algorithm R. */
+/* Removes the digest. The following entries of the probe sequence move up, but never before their home slot.
+ * Source: Knuth, The Art of Computer Programming 3, 6.4, algorithm R. */
 void
 kvp_digestmap_remove(kvp_digestmap_t *map, kvp_digest_t digest)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Names and texts of the error table, and the one way to stop on a bug of our own. Any thread.
- */
+ * Names and texts of the error table, and kvp_panic, which stops the process after a bug. Any thread. */
 #include "common/base.h"
 #include "common/log.h"
 

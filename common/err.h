@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The one error enum, installed beside kvpool.h. The numbers travel on the wire and become Python
- * exceptions, so a number is never changed or reused. docs/PROTOCOL.md repeats the table, and a
- * test compares the two. */
+ * The error codes of the project, installed beside kvpool.h. The numbers travel on the wire and become Python
+ * exceptions, so a number is never changed or reused. docs/PROTOCOL.md repeats the table, and a test compares both. */
 #ifndef KVPOOL_ERR_H
 #define KVPOOL_ERR_H
 
@@ -9,8 +8,8 @@
 extern "C" {
 #endif
 
-/* X(number, NAME, drop-in code, text). Grouped by what is lost:
- * -1..-29 the request, -30..-49 the connection, -50..-69 the segment, -70..-89 the process. */
+/* Rows X(number, NAME, drop-in code, text). The number shows what is lost by the error: -1..-29 the request,
+ * -30..-49 the connection, -50..-69 the segment, -70..-89 the process. */
 #define KVPOOL_ERR_MAP(X)                                                                                              \
     X(0, OK, 0, "ok")                                                                                                  \
     X(-1, INVALID, -600, "invalid argument")                                                                           \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. In the child, another thread's lock may stay locked for ever, because the thread
- * does not exist there. So the descriptors are a bitmap without a lock, and the parent's handlers
- * hold the lock of the list of handles across the fork. */
+ * See forkguard.h. Design notes. In a forked child, a lock of another thread may stay locked for ever, because the
+ * thread does not exist in the child. So the descriptors are in a bitmap without a lock, and the handlers of the
+ * parent hold the lock of the list of handles during the fork. */
 #include "common/forkguard.h"
 
 #include <pthread.h>
@@ -10,12 +10,14 @@
 #include <unistd.h>
 
 #define WORD_BITS 64
-#define FDS_MAX (1 << 20) /* the default of fs.nr_open; a child process keeps descriptors above this number */
+/* default of fs.nr_open; descriptors above this number are not tracked, so a child keeps them */
+#define FDS_MAX (1 << 20)
 
-static _Atomic uint64_t fds[FDS_MAX / WORD_BITS]; /* a page of the array costs nothing until first use */
+/* a bit for each tracked descriptor; a page of the array needs no memory before its first use */
+static _Atomic uint64_t fds[FDS_MAX / WORD_BITS];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
-static kvp_list_t list = {&list, &list}; /* guarded by list_lock */
+static kvp_list_t list = {&list, &list}; /* list of the guards of all open handles; guarded by list_lock */
 
 static void
 before_fork(void)
@@ -55,7 +57,8 @@ after_fork_in_child(void)
 static void
 install_handlers(void)
 {
-    /* It fails only for want of memory at the first open; fork then behaves as for any library. */
+    /* pthread_atfork fails only for a lack of memory. The child then keeps the descriptors, as with any other
+     * library. */
     (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Key digests and content sums over libxxhash. Where the library ships its x86 dispatcher, SSE2, AVX2 or AVX-512 is
- * chosen at run time, so the build can stay at x86-64-v2. The results are the same in every case: they are wire format.
- */
+ * Digests of keys and checksums of contents, over libxxhash. If the library has its x86 dispatcher, the code for
+ * SSE2, AVX2 or AVX-512 is chosen at run time, so the build can target x86-64-v2. All variants give the same
+ * results, which travel on the wire. */
 #include "common/hash.h"
 
 #ifdef KVP_HAVE_XXH_DISPATCH
@@ -12,7 +12,8 @@
 
 #include <string.h>
 
-/* kvp_sum_state_t is never defined: it is libxxhash's state under our name, which keeps xxhash.h out of the header. */
+/* Converts our type to libxxhash's state. kvp_sum_state_t is never defined; it only keeps xxhash.h out of the
+ * header. */
 static XXH3_state_t *
 xxh_of(kvp_sum_state_t *state)
 {

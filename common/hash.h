@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Key digests and content sums, all XXH3. libxxhash chooses the vector code at run time where it
- * can. */
+ * Digests of keys and checksums of contents, all by XXH3. If possible, libxxhash chooses its vector code at run
+ * time. */
 #ifndef KVP_COMMON_HASH_H
 #define KVP_COMMON_HASH_H
 
@@ -21,24 +21,23 @@ kvp_digest_eq(kvp_digest_t a, kvp_digest_t b)
 
 #define KVP_TENANT_NAME_MAX 128u
 
-/* kvp_tenant_id is the number of the tenant of a name, part of digests and descriptors: 0 for ""
- * and "default", for others 32 bits of XXH3-64 of the name, never 0. Two names may collide; a
- * master admits only one of two colliding names. */
+/* kvp_tenant_id returns the number of the tenant with that name, which is a part of digests and descriptors: 0 for
+ * "" and "default"; for all other names 32 bits of the name's XXH3-64, never 0. Two names may collide; a master
+ * admits only one of them. */
 uint32_t kvp_tenant_id(const char *name);
 
-/* kvp_key_digest is the index key of (tenant, key): XXH3-128 of the key's bytes, seeded with the pool's seed mixed
- * with the tenant, so that equal keys of two tenants differ. PROTOCOL "Digests". */
+/* kvp_key_digest returns the index key of (tenant, key): the XXH3-128 of the key's bytes. The seed is the pool's
+ * seed mixed with the tenant, so that equal keys of two tenants have different digests. PROTOCOL "Digests". */
 kvp_digest_t kvp_key_digest(uint64_t pool_seed, uint32_t tenant, const void *key, size_t len);
 
-/* kvp_key_hash2 is an independent second hash of the same, kept in descriptors: a digest collision, forged or not, is
- * seen by the reader. */
+/* kvp_key_hash2 returns a second, independent hash of (tenant, key), which is stored in descriptors. By this hash
+ * a reader detects a collision of digests, even a forged one. */
 uint64_t kvp_key_hash2(uint64_t pool_seed, uint32_t tenant, const void *key, size_t len);
 
-/* kvp_mix_t is a secret of the process for hash tables whose keys strangers choose: without the
- * secret, a peer cannot construct colliding keys. kvp_mix_make derives a secret from a seed; tables
- * of one process may share the seed, and no peer ever learns it. kvp_mix returns the 128-bit
- * product, whose upper bits in either half depend on both words. kvp_mix64 folds the halves: a
- * product modulo 2^64 would let chosen keys collide under every secret. */
+/* A secret of the process for hash tables whose keys come from peers: without the secret, a peer cannot construct
+ * colliding keys. kvp_mix_make derives a secret from a seed; tables of one process may share the seed, which no
+ * peer ever gets. kvp_mix returns the 128-bit product; the upper bits of both halves depend on both words.
+ * kvp_mix64 folds the halves, because with a product modulo 2^64 chosen keys would collide under every secret. */
 typedef struct {
     uint64_t a, b;
 } kvp_mix_t;
@@ -59,12 +58,13 @@ kvp_mix64(const kvp_mix_t *mix, uint64_t lo, uint64_t hi)
     return (uint64_t)mixed ^ (uint64_t)(mixed >> 64);
 }
 
-/* Content sum: XXH3-64, seed 0, over the object's bytes. 0 is never returned (it means "no sum"): it is mapped to 1. */
+/* Checksum of an object's bytes: XXH3-64 with seed 0. The value 0 means "no checksum", so a result of 0 is
+ * replaced by 1. */
 typedef struct kvp_sum_state kvp_sum_state_t;
 uint64_t kvp_sum(const void *data, size_t len);
 
-/* Streaming form for fused copies and scatter lists. kvp_sum_create returns a 64-byte aligned
- * state, or NULL without memory; kvp_sum_destroy frees the state. A reset makes a state reusable. */
+/* Streaming form of kvp_sum, for fused copies and scatter lists. kvp_sum_create returns a state with 64-byte
+ * alignment, or NULL without memory; kvp_sum_destroy frees it. kvp_sum_reset begins a new checksum. */
 kvp_sum_state_t *kvp_sum_create(void);
 void kvp_sum_destroy(kvp_sum_state_t *state);
 void kvp_sum_reset(kvp_sum_state_t *state);

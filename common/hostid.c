@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The host's id, the directory of this user's sockets, and whose processes are trusted there. libc
- * and xxhash only; nothing is kept between calls but in the environment. */
+ * The id of the host, the directory of this user's sockets, and the users whose processes are trusted there. Uses
+ * only libc and xxhash. Nothing is stored between calls, except in the environment. */
 #include "common/hostid.h"
 #include "common/hash.h"
 #include "common/log.h"
@@ -16,10 +16,11 @@
 #include <unistd.h>
 
 #define UNMAPPED_UID 65534u
-#define DIRS 3u /* places where sockets of a user may lie */
-#define RUNTIME_DIR_BYTES 76u /* with the terminator: a socket's name follows in sockaddr_un.sun_path */
+#define DIRS 3u /* number of places where a user's sockets may be */
+/* longest path of the directory, with the terminator; a socket's name must fit after it in sockaddr_un.sun_path */
+#define RUNTIME_DIR_BYTES 76u
 
-/* read_line reads the first line of a small file; "" where there is none. */
+/* read_line reads the first line of a small file; "" if there is none. */
 static void
 read_line(const char *path, char *out, size_t cap)
 {
@@ -34,7 +35,7 @@ read_line(const char *path, char *out, size_t cap)
 void
 kvp_host_id(char out[KVP_HOST_ID_MAX + 1])
 {
-    char text[2 * 64 + 1]; /* machine id, then boot id: 32 and 36 characters */
+    char text[2 * 64 + 1]; /* machine id (32 characters), then boot id (36 characters) */
     kvp_digest_t id;
 
     read_line("/etc/machine-id", text, 65);
@@ -44,14 +45,14 @@ kvp_host_id(char out[KVP_HOST_ID_MAX + 1])
         out[KVP_HOST_ID_MAX] = '\0';
         return;
     }
-    /* Hashed: the machine id itself is not for strangers (machine-id(5)). */
+    /* The ids are hashed, because the machine id must not be shown to strangers (machine-id(5)). */
     id = kvp_key_digest(0, 0, text, strlen(text));
     snprintf(out, KVP_HOST_ID_MAX + 1, "%016" PRIx64 "%016" PRIx64, id.hi, id.lo);
 }
 
-/* ---- the directory of sockets */
-/* name_dir writes the i-th directory that may hold our sockets. Returns false after the last
- * directory. */
+/* ---- the directory of this user's sockets */
+/* name_dir writes the path of the i-th directory that may hold this user's sockets. Returns false if there is no
+ * i-th directory, or if its path is too long. */
 static bool
 name_dir(uint32_t i, char *out, size_t cap)
 {
@@ -70,8 +71,8 @@ name_dir(uint32_t i, char *out, size_t cap)
     return n >= 0 && (size_t)n < cap;
 }
 
-/* A user who can create files in the directory could pose as the pool, so only the owner may. A
- * directory named by the user may grant its group entry. */
+/* Returns whether only the owner can create files in the directory, because any other user who can could pose as
+ * the pool. A directory named by the user may grant its group entry. */
 static bool
 is_safe(const char *path, bool is_to_be_ours)
 {
@@ -135,8 +136,8 @@ kvp_runtime_socket(kvp_socket_t kind, const char *told, char *out, size_t cap)
     return KVP_UNREACHABLE;
 }
 
-/* ---- trusted users */
-/* next_uid reads a number of a list; false: it is none, or the list is over. */
+/* ---- users whose processes are trusted */
+/* next_uid reads the next number of a list. Returns false at the end of the list, or if there is no number. */
 static bool
 next_uid(const char **at, uid_t *uid_out)
 {
@@ -151,7 +152,8 @@ next_uid(const char **at, uid_t *uid_out)
     return true;
 }
 
-/* In a user namespace the kernel shows every unmapped user as this number. */
+/* Returns whether the uid may be any user: inside a user namespace the kernel reports every unmapped user with
+ * this number. */
 static bool
 is_anybody(uid_t uid)
 {

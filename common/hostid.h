@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The host's id, the directories of this user's sockets, and the users that may own sockets there.
- * Any thread; the functions read and make files, so not for hot paths. */
+ * The id of the host, the directories of this user's sockets, and the users that may own sockets there. Any
+ * thread. The functions access files, so they are not for hot paths. */
 #ifndef KVP_COMMON_HOSTID_H
 #define KVP_COMMON_HOSTID_H
 
@@ -10,36 +10,36 @@
 
 #define KVP_HOST_ID_MAX 128
 
-/* kvp_host_id writes the machine's id as 32 hex digits: /etc/machine-id combined with the boot id,
- * because two clones of one image share the machine-id. Falls back to the boot id alone, then to
- * the host name. */
+/* kvp_host_id writes the id of the host as 32 hex digits. It is made of /etc/machine-id and the boot id, because
+ * two clones of one image share the machine id. Without a machine id only the boot id is used; without both, the
+ * host name. */
 void kvp_host_id(char out[KVP_HOST_ID_MAX + 1]);
 
-/* kvp_runtime_dir creates (mode 0700) and returns the directory for this user's sockets:
- * $KVPOOL_RUNTIME_DIR if set, else $XDG_RUNTIME_DIR/kvpool, else /run/kvpool for root, else
- * /tmp/kvpool-UID. $KVPOOL_RUNTIME_DIR may have mode 0750 for a group. The directory must belong to
- * this user. SYS without a usable directory. */
+/* kvp_runtime_dir creates the directory for this user's sockets (mode 0700) and returns its path: $KVPOOL_RUNTIME_DIR
+ * if set, else $XDG_RUNTIME_DIR/kvpool, else /run/kvpool for root, else /tmp/kvpool-UID. $KVPOOL_RUNTIME_DIR may have
+ * mode 0750 for a group. The directory must belong to this user. SYS if no directory is usable. */
 kvp_err_t kvp_runtime_dir(char *out, size_t cap) KVP_MUST_USE;
 
 typedef enum {
-    KVP_SOCKET_MASTER, /* master-PORT.sock */
-    KVP_SOCKET_NODE, /* node-PID-HEX.sock */
-    KVP_SOCKET_PEER, /* of peer-to-peer: @kvpool-peer-HEX, in no directory */
+    KVP_SOCKET_MASTER, /* the socket of a master, named master-PORT.sock */
+    KVP_SOCKET_NODE, /* the socket of a node, named node-PID-HEX.sock */
+    /* the socket of a peer-to-peer process, with the abstract name @kvpool-peer-HEX, in no directory */
+    KVP_SOCKET_PEER,
 } kvp_socket_t;
 
-/* kvp_runtime_socket finds the socket that a peer named, in the directories above that belong to a
- * trusted user. The peer's own directory is ignored. INVALID: the name is not of this kind;
+/* kvp_runtime_socket finds the socket with the name that a peer has sent, in those of the directories above that
+ * belong to a trusted user. A directory in the peer's name is ignored. INVALID: the name is not of this kind;
  * UNREACHABLE: no such socket. */
 kvp_err_t kvp_runtime_socket(kvp_socket_t kind, const char *told, char *out, size_t cap) KVP_MUST_USE;
 
-/* Descriptors go to and come from processes of this user, of root, and of the users in
- * $KVPOOL_TRUST_UID (numbers, separated by commas). kvp_peer_is_trusted looks who is at the other
- * end of a connected Unix socket. */
+/* Descriptors are exchanged only with processes of this user, of root, and of the users in $KVPOOL_TRUST_UID
+ * (numbers, separated by commas). kvp_uid_is_trusted checks a user, kvp_peer_is_trusted the user at the other end
+ * of a connected Unix socket. */
 bool kvp_uid_is_trusted(uid_t uid);
 bool kvp_peer_is_trusted(int unix_fd);
 
-/* kvp_runtime_set overrides the two variables with a daemon's options (NULL = option not given).
- * INVALID (logged), NOMEM. Call before threads start. */
+/* kvp_runtime_set overrides KVPOOL_RUNTIME_DIR and KVPOOL_TRUST_UID with a daemon's options (NULL = option not
+ * given). INVALID (logged), NOMEM. Call it before threads start. */
 kvp_err_t kvp_runtime_set(const char *dir, const char *trusted) KVP_MUST_USE;
 
 #endif

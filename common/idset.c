@@ -13,7 +13,7 @@ kvp_idset_fini(kvp_idset_t *set)
     *set = (kvp_idset_t){0};
 }
 
-/* How many ranges end below the id. */
+/* Returns the number of ranges that end below the id. */
 static size_t
 ends_below(const kvp_idset_t *set, uint64_t id)
 {
@@ -30,7 +30,7 @@ ends_below(const kvp_idset_t *set, uint64_t id)
     return lo;
 }
 
-/* Removes n ranges from index at on. */
+/* Removes n ranges, from index `at` on. */
 static void
 take_out(kvp_idset_t *set, size_t at, size_t n)
 {
@@ -56,7 +56,7 @@ kvp_idset_add(kvp_idset_t *set, kvp_idrange_t range, uint64_t floor)
 
     raise_floor(set, floor);
     if (range.last <= range.above || range.last < set->floor) return;
-    at = ends_below(set, range.above); /* the first range that may touch the new range */
+    at = ends_below(set, range.above); /* index of the first range that may overlap or touch the new range */
     for (; at + n < set->n && set->ranges[at + n].above <= range.last; n++) {
         range.above = kvp_min_u64(range.above, set->ranges[at + n].above);
         range.last = kvp_max_u64(range.last, set->ranges[at + n].last);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The writer keeps one bit of state: whether the next value needs a comma before it.
- */
+ * The JSON writer. Its only state is one bit: whether the next value needs a comma before it. */
 #include "common/jsonw.h"
 
 #include "common/utf8.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Intrusive doubly linked list with a sentinel, header only. An unlinked node points to itself.
- */
+ * An intrusive doubly linked list with a sentinel, header only. A node that is not linked points to itself. */
 #ifndef KVP_COMMON_LIST_H
 #define KVP_COMMON_LIST_H
 
@@ -51,7 +50,7 @@ kvp_list_del(kvp_list_t *node)
     kvp_list_init(node);
 }
 
-/* kvp_list_splice moves all items of one list to the end of another. */
+/* kvp_list_splice moves all nodes of `from` to the end of `to`. */
 static inline void
 kvp_list_splice(kvp_list_t *from, kvp_list_t *to)
 {

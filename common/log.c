@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Formats a log line on the stack and hands it to the sink in one piece. No lock and no allocation,
- * so any thread may call it, also with locks held. */
+ * Formats a log line on the stack and passes it to the sink in one piece. It takes no lock and allocates nothing,
+ * so any thread may log, also with locks held. */
 #include "common/log.h"
 
 #include "common/clock.h"
@@ -21,9 +21,9 @@ static _Atomic int log_level = KVP_LOG_INFO;
 static kvp_log_sink_fn sink_fn;
 static void *sink_arg;
 static _Thread_local struct {
-    char *text; /* NULL = nothing is diverted */
+    char *text; /* buffer for the diverted message; NULL = lines are not diverted */
     size_t cap;
-    kvp_log_level_t level; /* of the text */
+    kvp_log_level_t level; /* level of the diverted message */
 } diverted;
 
 void
@@ -62,7 +62,7 @@ replace_control(char *text, size_t len)
     }
 }
 
-/* The wall clock is for the reader of the log only; nothing decides by it. */
+/* Writes the time, level and component. The wall clock is only for readers of the log; no decision depends on it. */
 static size_t
 format_prefix(char *line, size_t size, kvp_log_level_t level, const char *component)
 {
@@ -81,19 +81,19 @@ kvp_log_write(kvp_log_level_t level, const char *component, const char *fmt, ...
     if (!kvp_log_is_on(level)) return;
     int saved_errno = errno;
 
-    char line[LINE_MAX_BYTES]; /* the last byte is the newline's, or the terminator's for a sink */
+    char line[LINE_MAX_BYTES]; /* buffer of the line; the last byte is for the newline, or for a sink's terminator */
     bool is_diverted = diverted.text != NULL && level <= KVP_LOG_WARN;
     size_t len = is_diverted ? 0 : format_prefix(line, sizeof(line), level, component);
     va_list ap;
     va_start(ap, fmt);
-    errno = saved_errno; /* for %m */
+    errno = saved_errno; /* restores errno for %m in the format */
     int more = vsnprintf(line + len, sizeof(line) - len, fmt, ap);
     va_end(ap);
     if (more > 0) len += kvp_min_u64((uint64_t)more, sizeof(line) - len - 1);
 
     replace_control(line, len);
     if (is_diverted && level > diverted.level) {
-        /* a warning after an error: the error is the cause */
+        /* A warning after an error is dropped, because the error is the cause. */
     } else if (is_diverted) {
         diverted.level = level;
         snprintf(diverted.text, diverted.cap, "%.*s", (int)len, line);
@@ -103,7 +103,7 @@ kvp_log_write(kvp_log_level_t level, const char *component, const char *fmt, ...
     } else {
         line[len] = '\n';
         ssize_t n = write(STDERR_FILENO, line, len + 1);
-        (void)n; /* an error of standard error has no place to be reported */
+        (void)n; /* an error of writing to standard error cannot be reported */
     }
     errno = saved_errno;
 }
@@ -118,8 +118,8 @@ kvp_log_limit_ok(kvp_log_limit_t *limit, uint32_t *missed_out)
     bool is_ok = false;
 
     if (quiet_ns >= interval_ns) {
-        /* One thread wins the interval's line. A quiet time of `burst` intervals restores the whole
-         * burst. */
+        /* Only one thread gets the line of this interval. After a quiet time of `burst` intervals the whole burst
+         * is available again. */
         is_ok = atomic_compare_exchange_strong(&limit->window_start_ns, &last, now);
         if (is_ok && quiet_ns / (limit->burst + 1ull) >= interval_ns) atomic_store(&limit->in_window, 1);
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Log lines to standard error: time, level, component, sentence, key value tail. One write(2) a
- * line, so lines of several threads do not mix. The sink and the level are the only globals of the
- * tree. Any thread may log. */
+ * Log lines on standard error: time, level, component, sentence, and key=value pairs. Each line is one write(2),
+ * so lines of several threads do not mix. The sink and the level are the only global variables of the project. Any
+ * thread may log. */
 #ifndef KVP_COMMON_LOG_H
 #define KVP_COMMON_LOG_H
 
@@ -17,19 +17,18 @@ typedef enum {
 void kvp_log_set_level(kvp_log_level_t level);
 bool kvp_log_is_on(kvp_log_level_t level);
 
-/* kvp_log_set_sink sends finished lines (no newline) to fn instead of standard error; fn NULL restores it. Not to be
- * called while other threads log. */
+/* kvp_log_set_sink sends complete lines (without newline) to fn instead of standard error; fn NULL restores
+ * standard error. Do not call it while other threads log. */
 typedef void (*kvp_log_sink_fn)(void *arg, kvp_log_level_t level, const char *line);
 void kvp_log_set_sink(kvp_log_sink_fn fn, void *arg);
 
-/* kvp_log_divert keeps the calling thread's last error message, or without an error its last
- * warning, as text and writes no line. Only the sentence is kept, cut to cap bytes with the
- * terminator. text NULL ends the diversion. For calls that return the cause to their caller. */
+/* kvp_log_divert stores messages of the calling thread in text instead of logging them, for calls that return the
+ * cause of an error to their caller. text keeps the last error, or if there is none the last warning: only the
+ * sentence, cut to cap bytes with the terminator. text NULL ends the diversion. */
 void kvp_log_divert(char *text, size_t cap);
 
-/* kvp_log_write formats and writes one line of at most 1 KiB (longer ones are cut). component is a
- * static string such as "master". Control characters in the result are replaced, since parts of it
- * may come from a peer. Saves errno. */
+/* kvp_log_write formats and writes one line of at most 1 KiB; a longer line is cut. component is a static string such
+ * as "master". Control characters are replaced, because parts of the line may come from a peer. errno is preserved. */
 void kvp_log_write(kvp_log_level_t level, const char *component, const char *fmt, ...) KVP_PRINTF(3, 4);
 
 #define kvp_log_error(component, ...) kvp_log_write(KVP_LOG_ERROR, component, __VA_ARGS__)
@@ -40,10 +39,9 @@ void kvp_log_write(kvp_log_level_t level, const char *component, const char *fmt
         if (kvp_log_is_on(KVP_LOG_DEBUG)) kvp_log_write(KVP_LOG_DEBUG, component, __VA_ARGS__);                        \
     } while (0)
 
-/* A rate limiter for lines that a peer can cause: at most burst lines, then one each interval_ms.
- * Thread-safe; a zero value plus the two numbers is valid. kvp_log_limit_ok returns whether the
- * line may be written, and sets *missed_out to the number of lines suppressed since the last
- * written line. */
+/* A rate limiter for log lines that a peer can cause: at most `burst` lines, then one line in each interval.
+ * Thread-safe; set burst and interval_ms, and zero all other fields. kvp_log_limit_ok returns whether the line may
+ * be written, and sets *missed_out to the number of lines suppressed since the last written line. */
 typedef struct {
     uint32_t burst;
     uint32_t interval_ms;

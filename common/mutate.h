@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Seams for the mutation check (tests/sim, tests/transport). KVP_RULE(name) stands at the one line
- * that implements a rule of the design. It is the constant 1 in every build but the mutants, where
- * a test switches one rule off and expects some seed to fail. Shipped programs contain no trace of
- * it. */
+ * Hooks for mutation tests (tests/sim, tests/transport). KVP_RULE(name) is at the one line that implements a rule
+ * of the design. It is the constant 1 in every normal build. In a mutant build a test switches one rule off and
+ * expects that some test seed fails. Shipped programs contain no trace of it. */
 #ifndef KVP_COMMON_MUTATE_H
 #define KVP_COMMON_MUTATE_H
 
 #ifdef KVP_MUTATIONS
-/* X(name, the text of the rule) */
+/* The list of all rules, as rows X(name, text of the rule). */
 #define KVP_RULES(X)                                                                                                   \
     X(RETIRE_BEFORE_REUSE, "an extent is retired before it is granted for another object")                             \
     X(FREE_BEFORE_REUSE, "a dead extent is reused only after the node reported it free")                               \
@@ -117,7 +116,7 @@
     X(LACK_ADOPTED, "after a take-over objects that the log lacks are adopted")                                        \
     X(LACK_RETIRES, "orders to retire wait until the node has reported its objects")
 
-/* Rules of rdma, which the model NIC holds against the transport itself. */
+/* Rules of the RDMA transport. The tests run the transport against a model of the network adapter. */
 #define KVP_RDMA_RULES(X)                                                                                              \
     X(RDMA_READ_FENCE, "a READ of a descriptor begins after the READs of its payload have ended")                      \
     X(RDMA_PUSH, "a batch of writes ends when a READ behind it has ended")                                             \
@@ -140,7 +139,7 @@
     X(RDMA_EPOCH, "keys of a peer's previous process are not sent to its present process")                             \
     X(RDMA_DRAIN, "a drain that runs out of time destroys the queue pair before it returns")
 
-/* Rules of elections, which tests/sim/elect.c holds against a model of etcd. */
+/* Rules of elections. tests/sim/elect.c checks them against a model of etcd. */
 #define KVP_ELECTION_RULES(X)                                                                                          \
     X(LEASE_FROM_SENT, "a lease counts from before its renewal was sent")                                              \
     X(LEASE_KEPT_PART, "a leader acts for a part of its lease only")                                                   \
@@ -153,7 +152,7 @@
     X(LEVEL_OF_LAST, "a log is level only if no other master has led since its leader's last message")                 \
     X(MEMBERS_FIRST, "a master outside the in-sync set lets the members become candidates first")
 
-/* Rules of device memory, which a GPU and an adapter that are not there hold against the library. */
+/* Rules of device memory. The tests check the library with a simulated GPU and a simulated adapter. */
 #define KVP_DEVICE_RULES(X)                                                                                            \
     X(DEVICE_FLUSH, "adapters' writes into a device's memory are flushed before a get answers OK")
 
@@ -165,7 +164,7 @@ typedef enum {
 #undef KVP_RULE_ENUM
 } kvp_rule_t;
 
-extern kvp_rule_t kvp_rule_off; /* the simulator's */
+extern kvp_rule_t kvp_rule_off; /* the rule that is switched off; the simulator sets it */
 #define KVP_RULE(name) (kvp_rule_off != KVP_RULE_##name)
 #else
 #define KVP_RULE(name) 1

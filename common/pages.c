@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. Two threads share a stock: its owner and the stock's own thread. Between them are
- * rings with one writer and one reader each: one ring of ready pieces for each size, and one ring
- * of freed pieces. So neither thread waits for the other: with no piece ready, or with a full ring
- * of freed pieces, the owner maps or unmaps memory itself. The owner counts the pieces in use, and
- * sets how many pieces of each size to keep. */
+ * See pages.h. Design notes. Two threads share a stock: its owner and the stock's own thread. They communicate by
+ * rings with one writer and one reader: a ring of ready pieces for each size, and one ring of freed pieces. So
+ * neither thread waits for the other: if no piece is ready, or the ring of freed pieces is full, the owner maps or
+ * unmaps memory itself. The owner counts the pieces in use, and sets how many pieces of each size the stock keeps. */
 #include "common/pages.h"
 
 #include "common/log.h"
@@ -21,41 +20,41 @@
 #define SIZES_MAX 8u
 #define PIECE_BYTES_MAX (1u << 20)
 #define TABLE_BYTES_LONG (64u << 10)
-#define RING_SLOTS 1024u /* freed by one step, and by a few while the helper does not run */
-#define KEPT_LEAST 2u /* pieces of each size, */
+#define RING_SLOTS 1024u /* enough for the pieces that one step frees, and a few steps without the stock's thread */
+#define KEPT_LEAST 2u /* number of ready pieces of each size that a stock keeps at least */
 #define KEPT_MOST 32u
-#define KEPT_SHARE 128u /* and one for every KEPT_SHARE pieces in use */
+#define KEPT_SHARE 128u /* one more piece of a size is kept for every KEPT_SHARE pieces in use */
 
 typedef struct {
-    void *pages; /* NULL = none */
+    void *pages; /* address of the piece of memory; NULL = no piece */
     size_t bytes;
 } piece_t;
 
 typedef struct {
-    _Atomic uint32_t head, tail; /* the reader's and the writer's; they wrap */
+    _Atomic uint32_t head, tail; /* positions of the reader and of the writer; they wrap around */
     piece_t slots[RING_SLOTS];
 } ring_t;
 
 typedef struct {
     size_t bytes;
-    uint32_t in_use; /* the taker's */
-    _Atomic uint32_t wanted; /* pieces to keep */
-    ring_t ready; /* to the taker */
+    uint32_t in_use; /* number of pieces in use; only the owner accesses it */
+    _Atomic uint32_t wanted; /* number of pieces of this size to keep ready */
+    ring_t ready; /* ring of ready pieces, from the stock's thread to the owner */
 } kept_t;
 
 typedef struct {
     kept_t kept[SIZES_MAX];
     _Atomic uint32_t sizes_n;
-    ring_t freed; /* from the taker */
+    ring_t freed; /* ring of freed pieces, from the owner to the stock's thread */
     pthread_t thread;
     sem_t news;
     atomic_bool is_over;
     uint64_t ready, missed;
 } stock_t;
 
-static _Thread_local stock_t *mine; /* NULL = the thread has no stock */
+static _Thread_local stock_t *mine; /* the stock of this thread; NULL = none */
 
-/* ---- the system */
+/* ---- mapping and unmapping pieces */
 void *
 kvp_pages_alloc(size_t bytes)
 {
@@ -70,8 +69,8 @@ unmap_piece(piece_t piece)
     if (munmap(piece.pages, piece.bytes) != 0) kvp_panic("munmap of %zu bytes: %m", piece.bytes);
 }
 
-/* Touches page by page: populating all pages in one call would block other threads' mappings
- * meanwhile. */
+/* Maps a piece and touches it page by page. Populating all pages in one call would block mmap calls of other
+ * threads for the whole time. */
 static void *
 alloc_touched(size_t bytes)
 {
@@ -82,14 +81,14 @@ alloc_touched(size_t bytes)
     return (void *)p;
 }
 
-/* ---- rings */
+/* ---- rings of pieces */
 static uint32_t
 ring_count(const ring_t *ring)
 {
     return atomic_load(&ring->tail) - atomic_load(&ring->head);
 }
 
-/* Returns false if the ring is full. */
+/* Adds a piece to the ring. Returns false if the ring is full. */
 static bool
 ring_put(ring_t *ring, piece_t piece)
 {
@@ -101,7 +100,7 @@ ring_put(ring_t *ring, piece_t piece)
     return true;
 }
 
-/* Returns no pages if the ring is empty. */
+/* Takes a piece from the ring; its pages are NULL if the ring is empty. */
 static piece_t
 ring_get(ring_t *ring)
 {
@@ -114,7 +113,7 @@ ring_get(ring_t *ring)
     return piece;
 }
 
-/* ---- sizes */
+/* ---- sizes of pieces */
 static kept_t *
 find_size(stock_t *stock, size_t bytes)
 {
@@ -131,8 +130,7 @@ is_enough(const kept_t *kept)
     return ring_count(&kept->ready) >= atomic_load(&kept->wanted);
 }
 
-/* ---- the stock's own thread. The rings of ready pieces have room for all wanted pieces, so they
- * are never full. */
+/* ---- the stock's own thread. A ring of ready pieces is never full, because it has room for all wanted pieces. */
 static void
 take_back(stock_t *stock)
 {
@@ -171,12 +169,12 @@ run_stock(void *arg)
         take_back(stock);
         touch_ahead(stock);
         while (sem_wait(&stock->news) != 0)
-            continue; /* a signal */
+            continue; /* continues if a signal interrupted the wait */
     }
     return NULL;
 }
 
-/* ---- the taker */
+/* ---- the owner of the stock */
 static kept_t *
 make_size(stock_t *stock, size_t bytes)
 {
@@ -217,13 +215,15 @@ give_back(stock_t *stock, piece_t piece)
     if (!ring_put(&stock->freed, piece)) unmap_piece(piece);
 }
 
-/* The wanted number falls by one at most with each freed piece, and the kept number follows. */
+/* Reduces the number of kept pieces after a piece was freed: the wanted number falls by at most one, and a surplus
+ * piece is given back. */
 static void
 keep_less(stock_t *stock, kept_t *kept)
 {
     piece_t surplus = {0};
 
-    set_in_use(stock, kept, kept->in_use - (kept->in_use > 0)); /* some of that size may never have been taken */
+    /* a freed piece may come from kvp_pages_alloc, which does not count pieces */
+    set_in_use(stock, kept, kept->in_use - (kept->in_use > 0));
     if (ring_count(&kept->ready) > atomic_load(&kept->wanted)) surplus = ring_get(&kept->ready);
     if (surplus.pages != NULL) give_back(stock, surplus);
 }
@@ -267,14 +267,14 @@ kvp_table_free(void *table, size_t n, size_t entry_bytes)
         free(table);
 }
 
-/* ---- lifecycle */
+/* ---- starting and stopping a stock */
 kvp_err_t
 kvp_pages_stock_start(void)
 {
     stock_t *stock = calloc(1, sizeof *stock);
 
     if (stock == NULL) return KVP_NOMEM;
-    if (sem_init(&stock->news, 0, 0) != 0) kvp_panic("sem_init: %m"); /* 0 is a valid value */
+    if (sem_init(&stock->news, 0, 0) != 0) kvp_panic("sem_init: %m"); /* sem_init cannot fail: 0 is a legal value */
     errno = pthread_create(&stock->thread, NULL, run_stock, stock);
     if (errno != 0) goto fail;
     mine = stock;
@@ -333,7 +333,8 @@ kvp_pages_stats(kvp_pages_stats_t *stats_out)
         stats_out->kept_bytes += ring_count(&mine->kept[i].ready) * mine->kept[i].bytes;
 }
 
-/* msync looks for gaps, and with MS_ASYNC has done nothing else since Linux 2.6.19. */
+/* Returns whether the range is mapped. msync reports gaps, and with MS_ASYNC it has had no other effect since
+ * Linux 2.6.19. */
 bool
 kvp_is_mapped(const void *addr, size_t len)
 {

@@ -1,48 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Zeroed pages from the system that return to the system as soon as they are freed: malloc would
- * keep freed memory that lies between live allocations.
+ * Zeroed pages from the system, which return to the system as soon as they are freed. malloc would keep freed memory
+ * that lies between live allocations.
  *
- * The kernel works on the first touch of a page, sometimes for milliseconds in a guest. A thread
- * that must not stop for this work starts a *stock*: another thread touches pages before they are
- * needed, and unmaps or clears freed pages. A stock serves only the thread that started it. It
- * follows the sizes in use, so unused sizes cost nothing. */
+ * The kernel does work at the first touch of a page, in a virtual machine sometimes for milliseconds. A thread
+ * that must not stop for this work starts a *stock*: another thread then touches pages before they are needed, and
+ * unmaps or clears freed pages. A stock serves only the thread that started it. It keeps only pieces of sizes in
+ * use, so unused sizes cost nothing. */
 #ifndef KVP_COMMON_PAGES_H
 #define KVP_COMMON_PAGES_H
 
 #include "common/base.h"
 
-/* kvp_pages_alloc: untouched. kvp_pages_take: for what will soon be full, touched if this thread
- * has a stock with pages of that size; asked with few different sizes. Both NULL where there is no
- * memory. kvp_pages_free: of either, with the same size; legal on NULL. */
+/* kvp_pages_alloc returns untouched pages. kvp_pages_take is for memory that will soon be full: its pages are
+ * touched if this thread has a stock with a piece of this size; use it with few different sizes. Both return NULL
+ * without memory. kvp_pages_free frees pages of both, with the same size; legal on NULL. */
 void *kvp_pages_alloc(size_t bytes);
 void *kvp_pages_take(size_t bytes);
 void kvp_pages_free(void *pages, size_t bytes);
 
-/* kvp_table_alloc: zeroed memory for n entries, NULL where there is none. A long table has pages of
- * its own: malloc would write zeroes over memory that it keeps, and purge it, in one go.
- * kvp_table_free: with the same size; legal on NULL. */
+/* kvp_table_alloc returns zeroed memory for n entries, or NULL. A long table gets pages of its own, because malloc
+ * would write zeroes over memory that it has kept, and would purge such memory in one go. kvp_table_free frees a
+ * table, with the same size; legal on NULL. */
 void *kvp_table_alloc(size_t n, size_t entry_bytes);
 void kvp_table_free(void *table, size_t n, size_t entry_bytes);
 
-/* kvp_is_mapped returns whether memory is mapped at all of these addresses, whatever the access
- * rights. The cost grows with the mappings in the range, not with its pages. Returns true where the
- * system gives no answer. */
+/* kvp_is_mapped returns whether the whole address range is mapped, with any access rights. The cost grows with the
+ * number of mappings in the range, not of its pages. It returns true if the system gives no answer. */
 bool kvp_is_mapped(const void *addr, size_t len);
 
-/* kvp_pages_stock_start: SYS (logged), NOMEM. kvp_pages_stock_stop: by the same thread; legal where there is none. */
+/* kvp_pages_stock_start starts a stock for the calling thread: SYS (logged), NOMEM. kvp_pages_stock_stop stops it,
+ * in the same thread; legal without a stock. */
 kvp_err_t kvp_pages_stock_start(void) KVP_MUST_USE;
 void kvp_pages_stock_stop(void);
 
-/* kvp_pages_stock returns this thread's stock; NULL = none. kvp_pages_stock_use makes the stock
- * usable by a second thread; the two threads must never run at the same time. */
+/* kvp_pages_stock returns the calling thread's stock; NULL = none. kvp_pages_stock_use lets a second thread use
+ * the stock; the two threads must never run at the same time. */
 void *kvp_pages_stock(void);
 void kvp_pages_stock_use(void *stock);
 
 typedef struct {
-    uint64_t ready, missed; /* pieces that were taken and had been touched, and that had not, for want of time */
-    uint64_t kept_bytes; /* touched, and not taken yet */
+    /* number of pieces taken that had been touched before, and of those that had not, because the stock was too slow */
+    uint64_t ready, missed;
+    uint64_t kept_bytes; /* bytes of pieces that are touched and not taken yet */
 } kvp_pages_stats_t;
 
-void kvp_pages_stats(kvp_pages_stats_t *stats_out); /* of this thread's stock; zeros without a stock */
+void kvp_pages_stats(kvp_pages_stats_t *stats_out); /* reads the figures of this thread's stock; zeros without one */
 
 #endif

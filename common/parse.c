@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Strict readers: a text is taken whole or refused, and no value wraps.
- */
+ * Strict parsers: a text is accepted as a whole or refused, and no value wraps around. */
 #include "common/parse.h"
 
 #include <errno.h>
@@ -31,8 +30,7 @@ static const unit_t duration_units[] = {
     {"m", 60000000000}, {"h", 3600000000000}, {"d", 86400000000000},
 };
 
-/* parse_digits reads the number at the beginning of text; *end_out is the first character after the
- * number. */
+/* parse_digits reads the number at the beginning of the text. *end_out is the first character after the number. */
 static kvp_err_t
 parse_digits(const char *text, uint64_t *value_out, const char **end_out)
 {
@@ -100,7 +98,7 @@ is_host_char(char c, bool is_bracketed)
     return is_bracketed ? c == ':' || c == '%' : c == '-' || c == '_';
 }
 
-/* parse_hostport_span reads the len bytes at text. */
+/* parse_hostport_span reads an address from the len bytes at text. */
 static kvp_err_t
 parse_hostport_span(const char *text, size_t len, kvp_hostport_t *at_out)
 {

@@ -10,12 +10,13 @@
 #define PATH_BYTES 4096u
 #define LINE_BYTES 8192u
 
-/* The names of a version's files, and which lines of memory.stat are pages that the kernel gives up at need. */
+/* File names of one version of control groups, and the lines of memory.stat that count pages which the kernel can
+ * reclaim. */
 typedef struct {
-    const char *limits[2]; /* the lower limit counts */
+    const char *limits[2]; /* names of the files with memory limits; the lower limit counts */
     const char *used;
     const char *reclaimable[3];
-    const char *type; /* of its file system */
+    const char *type; /* file system type of this version of control groups, in /proc/self/mountinfo */
 } version_t;
 
 static const version_t versions[] = {
@@ -38,7 +39,7 @@ open_file(const char *dir, const char *name)
     return n < 0 || (size_t)n >= sizeof path ? NULL : fopen(path, "re");
 }
 
-/* UINT64_MAX: no such file, or no number in the file ("max"). */
+/* Returns the number in the file; UINT64_MAX if there is no file, or no number in it ("max"). */
 static uint64_t
 read_number(const char *dir, const char *name)
 {
@@ -50,7 +51,7 @@ read_number(const char *dir, const char *name)
     return value;
 }
 
-/* Reads the number after a word at the beginning of a line, with ':' or a blank between them. */
+/* Reads the number after a word at the beginning of a line; ':' or a blank separates them. */
 static bool
 take_number(const char *line, const char *word, uint64_t *value_out)
 {
@@ -103,8 +104,8 @@ look_at_group(const char *dir, const version_t *v, kvp_ram_t *ram)
     snprintf(ram->where, sizeof ram->where, "the control group %.*s", (int)sizeof ram->where - 24, dir);
 }
 
-/* The process's group and those above it, up to the mount. path is the group's, from the root of
- * the hierarchy on; mounted_at the part of the hierarchy that is mounted. */
+/* Applies the limits of the process's control group and of all groups above it, up to the mount point. path is the
+ * group's path from the root of the hierarchy. mounted_at is the part of the hierarchy that is mounted. */
 static void
 look_at_groups(const char *mount, const char *mounted_at, const char *path, const version_t *v, kvp_ram_t *ram)
 {
@@ -123,7 +124,7 @@ look_at_groups(const char *mount, const char *mounted_at, const char *path, cons
     }
 }
 
-/* "ID PARENT DEV ROOT MOUNT OPTIONS... - TYPE SOURCE OPTIONS" */
+/* Finds the mount of the hierarchy. A line is "ID PARENT DEV ROOT MOUNT OPTIONS... - TYPE SOURCE OPTIONS". */
 static void
 look_at_mounts(const char *root, const version_t *v, const char *path, kvp_ram_t *ram)
 {

@@ -53,7 +53,7 @@ kvp_recpool_fini_some(kvp_recpool_t *pool, uint32_t blocks)
     return true;
 }
 
-/* ---- blocks */
+/* ---- blocks of records */
 static void
 block_open(kvp_recpool_t *pool, uint32_t b)
 {
@@ -75,8 +75,7 @@ block_close(kvp_recpool_t *pool, uint32_t b)
     if (block->next != KVP_RECPOOL_NONE) pool->blocks[block->next]->prev = block->prev;
 }
 
-/* Makes room for one more pointer in the directory. The directory is small: 8 bytes for 4096
- * records. */
+/* Doubles the directory of blocks. The directory is small: 8 bytes for 4096 records. */
 static bool
 directory_grow(kvp_recpool_t *pool)
 {
@@ -90,7 +89,7 @@ directory_grow(kvp_recpool_t *pool)
     return true;
 }
 
-/* A pool's first block may stay nearly empty, and is touched as it fills. */
+/* Allocates block b. The first block of a pool may stay nearly empty, so its pages are not touched in advance. */
 static bool
 block_make_at(kvp_recpool_t *pool, uint32_t b)
 {
@@ -109,7 +108,7 @@ block_make_at(kvp_recpool_t *pool, uint32_t b)
     return true;
 }
 
-/* Allocates the lowest missing block. */
+/* Allocates the missing block with the lowest number. */
 static bool
 block_make(kvp_recpool_t *pool)
 {
@@ -130,7 +129,7 @@ block_drop(kvp_recpool_t *pool, uint32_t b)
         pool->blocks_n--;
 }
 
-/* ---- the records of a block that are not in use: a list, linked both ways where that is asked for */
+/* ---- free records of a block: a list through the records, doubly linked in a pool with claims */
 static uint32_t
 link_get(const kvp_recpool_block_t *block, const kvp_recpool_t *pool, uint32_t i, uint32_t at)
 {
@@ -146,7 +145,7 @@ link_set(kvp_recpool_block_t *block, const kvp_recpool_t *pool, uint32_t i, uint
     memcpy(block->records + (size_t)i * pool->record_bytes + at, &link, sizeof link);
 }
 
-/* Record i becomes the first of the block's free records. */
+/* Makes record i the first of the block's free records. */
 static void
 free_first(kvp_recpool_block_t *block, const kvp_recpool_t *pool, uint32_t i)
 {
@@ -180,8 +179,8 @@ free_unlink(kvp_recpool_block_t *block, const kvp_recpool_t *pool, uint32_t i)
     if (next != KVP_RECPOOL_BLOCK) link_set(block, pool, next, pool->back_at, prev);
 }
 
-/* ---- records */
-/* How many records the block may have: the last one of a pool may have fewer. */
+/* ---- taking and giving records */
+/* Returns how many records the block may have; the last block of a pool may have fewer. */
 static uint32_t
 records_of(const kvp_recpool_t *pool, uint32_t b)
 {
@@ -241,8 +240,8 @@ kvp_recpool_give(kvp_recpool_t *pool, uint32_t number)
     pool->n--;
     if (block->n-- == records_of(pool, b)) block_open(pool, b);
     if (block->n > 0) return;
-    /* The pool keeps one empty block, so that a pool at the edge of a block does not allocate and
-     * free in turns. */
+    /* One empty block is kept, so that a pool whose size varies around a block's edge does not allocate and free
+     * blocks in turns. */
     if (pool->spare == KVP_RECPOOL_NONE)
         pool->spare = b;
     else

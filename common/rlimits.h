@@ -1,28 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the kernel lets a process have of descriptors and mappings, of which shared memory takes many. Any thread.
- */
+ * The kernel's limits of a process's descriptors and mappings, of which shared memory needs many. Any thread. */
 #ifndef KVP_COMMON_RLIMITS_H
 #define KVP_COMMON_RLIMITS_H
 
 #include "common/base.h"
 
 typedef struct {
-    uint64_t has; /* this process, now */
-    uint64_t max; /* UINT64_MAX = no limit, or unknown to this process */
+    uint64_t has; /* number of open files or mappings that this process has now */
+    uint64_t max; /* limit of open files or mappings; UINT64_MAX = no limit, or unknown */
 } kvp_limit_t;
 
-/* kvp_limit_files returns the open files and their soft limit, kvp_limit_maps the mappings and
- * vm.max_map_count. Both read all of the process's entries in /proc; kvp_limit_maps_max does not. */
+/* kvp_limit_files returns the number of open files and its soft limit, kvp_limit_maps the number of mappings and
+ * vm.max_map_count. Both read all of the process's entries in /proc; kvp_limit_maps_max returns only
+ * vm.max_map_count, without this cost. */
 kvp_limit_t kvp_limit_files(void);
 kvp_limit_t kvp_limit_maps(void);
 uint64_t kvp_limit_maps_max(void);
 
-/* kvp_limit_raise_files raises the soft limit of open files to the hard one; a failure is logged and harmless. */
+/* kvp_limit_raise_files raises the soft limit of open files to the hard limit. A failure is logged and harmless. */
 void kvp_limit_raise_files(void);
 
-/* kvp_limit_survive_file_size makes a write over the file-size limit fail with EFBIG. By default
- * the signal SIGXFSZ ends the process without a log line. For programs only: in a library, signals
- * belong to the host program. */
+/* kvp_limit_survive_file_size makes a write above the file-size limit fail with EFBIG. By default the signal SIGXFSZ
+ * ends the process without a log line. Only for programs: in a library, signals belong to the host program. */
 void kvp_limit_survive_file_size(void);
 
 #endif

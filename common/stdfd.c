@@ -8,11 +8,13 @@
 void
 kvp_stdfd_hold(void)
 {
-    static const int modes[] = {O_WRONLY, O_RDONLY, O_RDWR}; /* the first two are the wrong way round on purpose */
+    /* open modes for the three descriptors; standard input is write-only and standard output read-only on purpose,
+     * so that their use fails */
+    static const int modes[] = {O_WRONLY, O_RDONLY, O_RDWR};
 
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
         if (fcntl(fd, F_GETFD) != -1) continue;
-        /* The lowest free number is fd itself: those below are taken. */
+        /* open returns the lowest free number, which is fd, because all lower ones are in use. */
         if (open("/dev/null", modes[fd]) != fd) abort();
     }
 }

@@ -8,7 +8,8 @@
 #include <signal.h>
 #include <string.h>
 
-/* A new thread has its creator's mask: from inside it, a signal could come first. */
+/* Blocks all signals before it creates the thread, because a new thread inherits its creator's mask. If the thread
+ * itself blocked signals, a signal could arrive before that. */
 int
 kvp_thread_create(pthread_t *thread_out, const pthread_attr_t *attr, void *(*fn)(void *), void *arg)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Waiting with a deadline on CLOCK_MONOTONIC nanoseconds, UINT64_MAX being never. Header only.
- */
+ * Waiting until a deadline in nanoseconds of CLOCK_MONOTONIC; UINT64_MAX = no deadline. Header only. */
 #ifndef KVP_COMMON_WAITS_H
 #define KVP_COMMON_WAITS_H
 
@@ -28,7 +27,8 @@ kvp_timespec(uint64_t ns)
     return (struct timespec){.tv_sec = (time_t)(ns / KVP_NS_PER_S), .tv_nsec = (long)(ns % KVP_NS_PER_S)};
 }
 
-/* kvp_cond_wait_until may return early; the caller looks at its condition and at the clock. */
+/* kvp_cond_wait_until waits until the deadline or a signal. It may return early, so the caller checks its
+ * condition and the clock. */
 static inline void
 kvp_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline_ns)
 {
@@ -40,7 +40,8 @@ kvp_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadli
         pthread_cond_timedwait(cond, lock, &at);
 }
 
-/* kvp_left_ms returns the time until the deadline of a call, at least 1: where 0 means another thing. */
+/* kvp_left_ms returns the time until the deadline, in ms, but at least 1, for callers for which 0 has another
+ * meaning. */
 static inline uint32_t
 kvp_left_ms(uint64_t deadline_ns)
 {
@@ -50,7 +51,7 @@ kvp_left_ms(uint64_t deadline_ns)
     return (uint32_t)kvp_max_u64(1, kvp_min_u64(left_ms, UINT32_MAX));
 }
 
-/* kvp_cpu_relax is for the inside of a spin. */
+/* kvp_cpu_relax pauses the processor briefly; for the body of a spin loop. */
 static inline void
 kvp_cpu_relax(void)
 {
@@ -61,7 +62,7 @@ kvp_cpu_relax(void)
 #endif
 }
 
-/* kvp_poll_until is poll(2) up to a point in time: the number of ready descriptors, 0 also after a signal. */
+/* kvp_poll_until is poll(2) with a deadline. It returns the number of ready descriptors; 0 also after a signal. */
 static inline int
 kvp_poll_until(struct pollfd *fds, nfds_t n, uint64_t deadline_ns)
 {
@@ -74,16 +75,15 @@ kvp_poll_until(struct pollfd *fds, nfds_t n, uint64_t deadline_ns)
 
 #define KVP_POLL_SLICE_NS (100 * KVP_NS_PER_MS)
 
-/* kvp_is_given_up returns whether the waiting thread may stop waiting. flag NULL = the wait cannot
- * be given up. */
+/* kvp_is_given_up returns whether the waiting thread shall stop waiting. flag NULL = the wait cannot be given up. */
 static inline bool
 kvp_is_given_up(const _Atomic bool *flag)
 {
     return flag != NULL && atomic_load_explicit(flag, memory_order_relaxed);
 }
 
-/* kvp_poll_slice waits as kvp_poll_until, but no longer than it takes until one looks whether the
- * waiting was given up. */
+/* kvp_poll_slice waits for p until the deadline, but for at most KVP_POLL_SLICE_NS, so that the caller can check
+ * regularly whether to give up. */
 static inline void
 kvp_poll_slice(struct pollfd *p, uint64_t deadline_ns)
 {

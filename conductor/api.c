@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See api.h. Shapes of requests and answers are those of the Indexer API.
- */
+ * See api.h. Shapes of requests and answers are those of the Indexer API. / */
 #include "conductor/api.h"
 
 #include "conductor/index/chain.h"
@@ -12,16 +11,16 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LOOP_MS 5000u /* the loop may be taking in events */
+#define LOOP_MS 5000u /* time limit of a call on the loop's thread: the loop may be busy with events */
 #define NOT_KEPT "the data directory does not keep this change yet; GET /health says why"
 
-/* ---- the loop's */
+/* ---- handlers that read or change the registry: their work runs on the loop's thread */
 typedef struct {
     kvp_api_t *api;
     kvp_registration_t reg;
     kvp_err_t err;
-    kvp_buf_t *out; /* the answer so far */
-    char why[160]; /* of an error */
+    kvp_buf_t *out; /* the body of the answer so far */
+    char why[160]; /* text of the error, if err is not KVP_OK */
 } ask_t;
 
 static bool
@@ -262,7 +261,7 @@ on_ready(void *arg, const kvp_http_request_t *request, kvp_http_response_t *resp
         kvp_http_status(response, 200);
         kvp_http_type(response, "application/json");
     } else {
-        say_status(response, 200, "ready"); /* and the loop is busy */
+        say_status(response, 200, "ready"); /* ready, though the loop is too busy to answer */
     }
 }
 
@@ -280,13 +279,13 @@ on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *res
     kvp_jsonw_close(&w, '}');
 }
 
-/* ---- questions */
-/* Writes the answers of one instance, which stand together: the best of its ranks, on each medium
- * and on any. Returns the longest match of the instance in blocks. */
+/* ---- handlers of queries: how much of a prompt each instance holds */
+/* Writes the answer for one instance from the answers for its ranks, which are adjacent in `answers`: the longest
+ * match of any rank, per medium and over all media. Returns the longest match of the instance in blocks. */
 static uint64_t
 write_instance(kvp_jsonw_t *w, uint32_t block_size, const kvp_answer_t *answers, uint32_t n)
 {
-    const char *names[KVP_MEDIA_MAX + 3] = {"GPU", "CPU", "DISK"}; /* always in an answer */
+    const char *names[KVP_MEDIA_MAX + 3] = {"GPU", "CPU", "DISK"}; /* names of media that an answer always contains */
     uint64_t best[KVP_ARRAY_LEN(names)] = {0}, longest = 0;
     uint32_t media_n = 3;
 
@@ -348,7 +347,8 @@ answer_question(kvp_api_t *api, const kvp_asked_t *q, const uint64_t *hashes, si
         kvp_http_error(response, 503, "%s", kvp_err_text(KVP_NOMEM));
 }
 
-/* Reads the array into api->numbers, the rest into *q. Returns false after answering an error. */
+/* Reads the array field into api->numbers, and all other fields of the body into *q. Returns false after sending
+ * an error answer. */
 static bool
 take_question(kvp_api_t *api, const kvp_http_request_t *request, kvp_http_response_t *response, const char *array,
               const char *other, uint64_t max, kvp_asked_t *q)
@@ -393,7 +393,7 @@ on_query_by_hash(void *arg, const kvp_http_request_t *request, kvp_http_response
     answer_question(api, &q, (const uint64_t *)api->numbers.data, api->numbers.len / sizeof(uint64_t), response);
 }
 
-/* Of the tokens whole blocks alone count. */
+/* Answers a query with token ids. Only whole blocks of tokens are looked up. */
 static void
 on_query(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
@@ -434,7 +434,7 @@ on_page(void *arg, const kvp_http_request_t *request, kvp_http_response_t *respo
     kvp_buf_append(kvp_http_out(response), kvp_page, kvp_page_len);
 }
 
-/* ---- life */
+/* ---- registration of the HTTP routes, and cleanup */
 kvp_err_t
 kvp_api_route(kvp_api_t *api, kvp_http_t *http, kvp_loop_t *loop, kvp_registry_t *registry,
               const kvp_router_weights_t *weights)
@@ -460,7 +460,7 @@ kvp_api_route(kvp_api_t *api, kvp_http_t *http, kvp_loop_t *loop, kvp_registry_t
     kvp_err_t err = kvp_routes_create(registry, weights, &api->routes);
     if (err == KVP_OK) err = kvp_routes_route(api->routes, http);
     if (err != KVP_OK) return err;
-    /* These two handlers wait for the disk. */
+    /* The handlers of /register and /unregister wait for the disk, so they run on the server's slow threads. */
     err = kvp_http_route_slow(http, "POST", "/register", KVP_HTTP_BODY_MAX, on_register, api);
     if (err == KVP_OK) err = kvp_http_route_slow(http, "POST", "/unregister", KVP_HTTP_BODY_MAX, on_unregister, api);
     if (err != KVP_OK) return err;

@@ -20,13 +20,13 @@
 
 #define HTTP_PLACES 4096u
 
-enum { POLICY_ROUTER, POLICY_ROUND_ROBIN }; /* as their names stand in `policy` below */
+enum { POLICY_ROUTER, POLICY_ROUND_ROBIN }; /* values of --policy, in the order of their names in `policy` */
 
 typedef struct {
     kvp_hostport_t http;
     const char *data_dir, *publishers;
     uint64_t hash_seed, blocks_max;
-    kvp_hostport_t proxy; /* host "" = none */
+    kvp_hostport_t proxy; /* address of the proxy's port; host "" = no proxy */
     kvp_strings_t prefill, decode, replica;
     int policy;
     uint64_t proxy_threads;
@@ -168,7 +168,7 @@ static const kvp_conf_spec_t spec = {
     .opt_count = KVP_ARRAY_LEN(opts),
 };
 
-/* The whole daemon, in the order in which it is built. */
+/* All parts of the daemon, in the order in which main creates them. */
 typedef struct {
     uv_loop_t uv;
     kvp_loop_t loop;
@@ -176,7 +176,7 @@ typedef struct {
     kvp_api_t api;
     kvp_http_t *http;
     kvp_hostport_t bound, proxy_bound;
-    kvp_proxy_t *proxy; /* NULL = none */
+    kvp_proxy_t *proxy; /* the proxy; NULL = no proxy was configured */
     bool has_uv;
 } daemon_t;
 
@@ -199,7 +199,8 @@ add_servers(kvp_proxy_t *p, kvp_server_role_t role, const kvp_strings_t *texts)
         const bool has_bootstrap = next[0] != '\0' && strstr(next, "://") == NULL;
         char text[1024];
 
-        /* The environment's lists are split at commas, also at those before bootstrap servers. */
+        /* A list in an environment variable is split at every comma. So `prefill URL,PORT` arrives as two items,
+         * which are joined here again. */
         snprintf(text, sizeof text, has_bootstrap ? "%s,%s" : "%s", texts->items[i], next);
         i += has_bootstrap;
         err = kvp_proxy_admin_add(p, role, text);
@@ -245,7 +246,7 @@ note_left_out(void *arg, const uint64_t *urls, uint32_t n)
     kvp_routes_set_left_out(arg, urls, n);
 }
 
-/* Returns whether any instance can get requests. */
+/* Returns true if at least one registered instance has a URL, so that requests can be routed to it. */
 static bool
 has_instances(void *arg)
 {
@@ -277,8 +278,8 @@ build_parts(daemon_t *d, const settings_t *s)
     if (err != KVP_OK) return err;
     d->http = kvp_http_create();
     if (d->http == NULL) return KVP_NOMEM;
-    /* Each request of a proxy asks the router, whose handlers never wait. The proxy needs the other
-     * descriptors. */
+    /* The proxy asks the router once for each request, and the router's handlers never wait. So a quarter of the
+     * file descriptors suffices for the HTTP server; the proxy needs the rest. */
     const uint32_t places = (uint32_t)kvp_min_u64(HTTP_PLACES, kvp_limit_files().max / 4);
     kvp_http_size(d->http, places, places);
     kvp_router_weights_t weights = kvp_router_defaults;
@@ -305,7 +306,7 @@ tear_down(daemon_t *d)
     }
     kvp_routes_stop(d->api.routes);
     kvp_http_destroy(d->http);
-    kvp_proxy_stop(d->proxy); /* handlers may use it */
+    kvp_proxy_stop(d->proxy); /* the proxy stops after the HTTP server, because handlers use the proxy */
     kvp_api_fini(&d->api);
     kvp_loop_fini(&d->loop);
     kvp_registry_destroy(d->registry);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * `kvpool`: the pool from the command line. The verb table; what all verbs share is in base/cli.c.
- */
+ * `kvpool`: the pool from the command line. The verb table; what all verbs share is in base/cli.c. / */
 #include "tools/base/cli.h"
 
 #include "common/rlimits.h"
@@ -42,7 +41,8 @@ print_usage(FILE *to)
                 "refused, 2 usage, 3 pool unreachable\n");
 }
 
-/* Returns the edit distance: the letters to insert, delete or replace; at most NAME_MAX_LEN count. */
+/* Returns the edit distance of two names: the number of letters to insert, delete or replace. Only the first
+ * NAME_MAX_LEN letters count. */
 static size_t
 edit_distance(const char *a, const char *b)
 {
@@ -86,7 +86,7 @@ complain_of_verb(const char *name)
         fprintf(stderr, "kvpool: unknown option %s: options have two dashes; see kvpool --help\n", name);
         return KVP_EXIT_USAGE;
     }
-    size_t best = 3; /* more changes make another word */
+    size_t best = 3; /* a name with three or more changes is not suggested */
 
     for (size_t i = 0; i < KVP_ARRAY_LEN(verbs); i++) {
         const size_t d = edit_distance(name, verbs[i].name);
@@ -105,9 +105,9 @@ complain_of_verb(const char *name)
     return KVP_EXIT_USAGE;
 }
 
-/* Returns the verb's index, after any options; argc without a verb. Only the verb knows which of
- * its own options have values: here an option before the name of a verb, or before another option,
- * has none. */
+/* Returns the verb's index in argv, after any options; argc if there is no verb. Only the verb knows which of its
+ * own options have values. So here an option before the name of a verb, or before another option, counts as an
+ * option without a value. */
 static int
 find_verb(int argc, char **argv)
 {
@@ -128,7 +128,8 @@ main(int argc, char **argv)
 {
     kvp_stdfd_hold();
     kvp_limit_survive_file_size();
-    /* A closed reader gives a write error with a message, not a silent death. */
+    /* If the reader of a pipe has closed it, a write fails with a message. By default the signal would end the
+     * program silently. */
     signal(SIGPIPE, SIG_IGN);
     const char *name = argc > 1 ? argv[1] : "";
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
@@ -142,7 +143,8 @@ main(int argc, char **argv)
     const int at = find_verb(argc, argv);
     if (at < argc) {
         char *verb = argv[at];
-        memmove(argv + 2, argv + 1, (size_t)(at - 1) * sizeof(*argv)); /* options may follow the verb as well */
+        /* moves the verb before the options, because a verb accepts options only after its name */
+        memmove(argv + 2, argv + 1, (size_t)(at - 1) * sizeof(*argv));
         argv[1] = verb;
         const kvp_cli_verb_t *found = verb_named(verb);
         return found != NULL ? found->run(found, argc - 1, argv + 1) : complain_of_verb(verb);

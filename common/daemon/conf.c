@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reads options in order of precedence, flags first: every later source may only fill what no earlier one has set, but
- * its values are checked all the same, so that a wrong line in a file is not hidden by a flag.
- */
+ * Reads options in order of precedence, flags first. A later source only sets options that no earlier source has
+ * set. But its values are always checked, so that a flag does not hide a wrong line in a file. */
 #include "common/daemon/conf.h"
 
 #include "common/log.h"
@@ -131,7 +130,7 @@ kvp_conf_fini(kvp_conf_t *conf)
     kvp_conf_init(conf, conf->spec);
 }
 
-/* The memory begins after its link in conf->memory. */
+/* Allocates memory that conf frees at its end. The memory begins after its link in conf->memory. */
 static void *
 alloc_setting(kvp_conf_t *conf, size_t bytes)
 {
@@ -261,7 +260,7 @@ is_in_bounds(const kvp_opt_t *opt, const value_t *value)
     return value->number >= opt->min && (opt->max == 0 || value->number <= opt->max);
 }
 
-/* say_number writes a value in the largest unit that divides it, as a user would. */
+/* say_number writes a value in the largest unit that divides it, as a user would write it. */
 static const char *
 say_number(const kvp_opt_t *opt, uint64_t value, char dst[NUMBER_TEXT_MAX])
 {
@@ -291,7 +290,7 @@ say_bounds(const kvp_opt_t *opt, char dst[BOUNDS_TEXT_MAX])
     return dst;
 }
 
-/* append_string adds to a list. The array doubles; the old one stays among the kept memory until fini. */
+/* append_string adds a text to a list. The array doubles; the old array stays in conf->memory until kvp_conf_fini. */
 static kvp_err_t
 append_string(kvp_conf_t *conf, kvp_strings_t *strings, const char *text)
 {
@@ -458,7 +457,7 @@ out:
     return err;
 }
 
-/* parse_env_list sets a list option from a variable: its items are separated by commas. */
+/* parse_env_list sets a list option from an environment variable, whose items are separated by commas. */
 static kvp_err_t
 parse_env_list(kvp_conf_t *conf, size_t i, const char *text, const char *where, void *settings)
 {
@@ -508,7 +507,8 @@ parse_defaults(kvp_conf_t *conf, void *settings)
     return KVP_OK;
 }
 
-/* run_info answers the flags that end the program well. */
+/* run_info handles the flags that print something and end the program with success. Returns false for any other
+ * flag. */
 static bool
 run_info(const kvp_conf_t *conf, const char *arg)
 {
@@ -525,8 +525,8 @@ run_info(const kvp_conf_t *conf, const char *arg)
     return true;
 }
 
-/* is_bool_value: the argument after a boolean flag is the flag's value. In a program with operands
- * the argument is the first operand instead. */
+/* is_bool_value returns whether the argument after a boolean flag is the flag's value. In a program with operands
+ * it is always the first operand. */
 static bool
 is_bool_value(const kvp_conf_t *conf, const char *next)
 {
@@ -534,7 +534,7 @@ is_bool_value(const kvp_conf_t *conf, const char *next)
     return next != NULL && conf->spec->operands == NULL && parse_bool(next, &is_true) == KVP_OK;
 }
 
-/* parse_flag reads the flag arg; next is the argument after arg, or NULL. */
+/* parse_flag parses the flag arg. next is the argument after it, or NULL. */
 static kvp_err_t
 parse_flag(kvp_conf_t *conf, const char *arg, const char *next, bool *used_next_out, void *settings)
 {
@@ -560,7 +560,7 @@ parse_flag(kvp_conf_t *conf, const char *arg, const char *next, bool *used_next_
     return set_option(conf, i, text, SOURCE_FLAG, where, settings);
 }
 
-/* parse_argv also gathers the operands at the front of argv. */
+/* parse_argv parses all flags and moves the operands to the front of argv. */
 static kvp_err_t
 parse_argv(kvp_conf_t *conf, int argc, char **argv, bool *is_done_out, void *settings)
 {

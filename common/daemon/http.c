@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The admin server: libmicrohttpd does HTTP; this file routes, bounds bodies and answers errors as
- * JSON. Everything but create, route, start, stop and destroy runs on libmicrohttpd's one thread.
- * Slow handlers run on the threads of the jobs; their connections are suspended meanwhile, so no
- * other thread touches the request. */
+ * The HTTP server of a daemon. libmicrohttpd handles the protocol; this file routes requests, limits bodies and
+ * writes errors as JSON. All functions except create, route, start, stop and destroy run on libmicrohttpd's single
+ * thread. Slow handlers run on separate threads; the connection is suspended meanwhile, so no other thread
+ * accesses its request. */
 #include "common/daemon/http.h"
 
 #include "common/clock.h"
@@ -22,16 +22,19 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define CONNECTIONS_MORE 64u /* extra places for closed connections that libmicrohttpd has not freed yet */
+#define CONNECTIONS_MORE 64u /* places for closed connections that libmicrohttpd has not freed yet */
 #define CONNECTION_TIMEOUT_S 10u
 #define CONNECTION_MEMORY_BYTES (32u << 10)
 #define JSON_TYPE "application/json"
 #define HEADERS_MAX 8u
-/* A body over the limit is read and dropped up to here, so that the client gets to see its 413; then it is cut off. */
+/* limit of body bytes that are read and dropped after the body's limit, so that the client can receive the answer
+ * 413; after that the connection is closed */
 #define DRAIN_MAX_BYTES (8u << 20)
 #define SLOW_THREADS 4
-#define SLOW_MAX 32u /* requests at slow handlers, waiting or running: a bound for how long the last of them waits */
-#define PIECE_BYTES (64u << 10) /* of a response; the socket takes a shorter one at once, without watching */
+/* limit of requests at slow handlers, waiting or running; it bounds the waiting time of the last */
+#define SLOW_MAX 32u
+/* size of the pieces of a response; a response up to this size is sent at once, without the time limit of a transfer */
+#define PIECE_BYTES (64u << 10)
 
 typedef struct {
     kvp_list_t link;
@@ -45,17 +48,17 @@ typedef struct {
 } route_t;
 
 struct kvp_http {
-    struct MHD_Daemon *mhd; /* NULL = not running */
+    struct MHD_Daemon *mhd; /* libmicrohttpd's server; NULL = not running */
     kvp_http_places_t places;
     kvp_list_t routes;
     kvp_jobs_t slow;
     bool has_slow;
-    bool is_loopback; /* the server listens at a loopback address */
-    _Atomic size_t held_bytes; /* bytes of bodies and of the handlers' claims */
-    _Atomic uint32_t slow_n; /* requests that slow handlers have, or will, without parked ones */
+    bool is_loopback; /* a flag: the server listens at a loopback address */
+    _Atomic size_t held_bytes; /* total bytes of all bodies, and of the memory that handlers have claimed */
+    _Atomic uint32_t slow_n; /* number of requests that are queued or running in slow handlers, without parked ones */
     uint32_t slow_max;
     bool is_starting;
-    char start_error[256]; /* libmicrohttpd's message about a failed start */
+    char start_error[256]; /* message of libmicrohttpd about a failed start */
 };
 
 struct kvp_http_response {
@@ -63,33 +66,35 @@ struct kvp_http_response {
     unsigned status;
     char type[96];
     kvp_buf_t body;
-    char *headers[HEADERS_MAX][2]; /* name, value */
+    char *headers[HEADERS_MAX][2]; /* names and values of the response's headers */
     size_t header_count;
-    size_t held_bytes; /* of the request and the response */
+    size_t held_bytes; /* bytes of the request and response that are included in http->held_bytes */
 };
 
 struct kvp_http_request {
     struct MHD_Connection *connection;
-    kvp_http_place_t *place; /* the connection's */
-    const route_t *route; /* route of the slow handler that is running */
+    kvp_http_place_t *place; /* place of the request's connection in http->places */
+    const route_t *route; /* route of the slow handler that has the request */
     kvp_job_t job;
     const char *method;
     const char *path;
     const char *rest;
     uint64_t begun_ns;
-    const char *refusal; /* reason to refuse the request, whatever its path; NULL = accepted */
+    const char *refusal; /* reason to refuse the request, for any path; NULL = accepted */
     kvp_buf_t body;
     size_t dropped_bytes;
-    bool is_answered; /* by a slow handler: written before the connection is resumed, read after it */
-    bool is_parked; /* the handler has called kvp_http_park, in this run */
-    /* Arrivals of two events: the slow handler has returned, and libmicrohttpd has parked the
-     * request. The second arrival resumes the request. */
+    /* a flag: a slow handler has filled the response; the handler's thread sets it before the connection is
+     * resumed, and the server reads it after that */
+    bool is_answered;
+    bool is_parked; /* a flag: the handler has called kvp_http_park in its current run */
+    /* A count of two events: the handler has returned after parking, and kvp_http_unpark was called. They occur in
+     * any order; the second one runs the handler again. */
     _Atomic uint32_t parks;
     void *note;
     kvp_http_response_t response;
 };
 
-/* A body on its way out, which is libmicrohttpd's. */
+/* A large response body that libmicrohttpd is sending and then frees. */
 typedef struct {
     uint8_t *data;
     size_t len;
@@ -103,7 +108,7 @@ is_below(const route_t *route, const char *path)
     return is_prefix && strncmp(path, route->path, route->path_len) == 0;
 }
 
-/* find_path returns a route with the longest path that covers the one asked, whatever its method. */
+/* find_path returns a route with the longest path that covers the given path, for any method. */
 static const route_t *
 find_path(const kvp_http_t *http, const char *path)
 {
@@ -161,7 +166,7 @@ end_slow(kvp_http_request_t *request)
     MHD_resume_connection(request->connection);
 }
 
-/* Its parking is over: the handler is to be called again. */
+/* Queues the handler of a parked request again, after kvp_http_unpark. */
 static void
 run_again(kvp_http_request_t *request)
 {
@@ -169,7 +174,7 @@ run_again(kvp_http_request_t *request)
     request->parks = 0;
     http->slow_n++;
     if (kvp_jobs_add(&http->slow, &request->job)) return;
-    /* The server stops. The handler is called all the same, because the note is its own. */
+    /* The server is stopping, but the handler must still be called, because it owns the note. */
     request->job.run(&request->job);
 }
 
@@ -190,7 +195,7 @@ run_slow(kvp_job_t *job)
 kvp_http_request_t *
 kvp_http_park(const kvp_http_request_t *request, void *note)
 {
-    /* handlers see a const request; the server owns the memory */
+    /* removes const: handlers see a const request, but the server owns the memory */
     kvp_http_request_t *parked = (kvp_http_request_t *)request;
     parked->is_parked = true;
     parked->note = note;
@@ -209,8 +214,8 @@ kvp_http_note(const kvp_http_request_t *request)
     return request->note;
 }
 
-/* hand_over gives the request to a thread for slow handlers. Returns false if the request was
- * answered instead. */
+/* hand_over gives the request to a thread for slow handlers. It returns false if the request was refused; the
+ * response is then filled. */
 static bool
 hand_over(kvp_http_t *http, kvp_http_request_t *request, const route_t *route)
 {
@@ -222,7 +227,8 @@ hand_over(kvp_http_t *http, kvp_http_request_t *request, const route_t *route)
     request->route = route;
     request->job.run = run_slow;
     http->slow_n++;
-    MHD_suspend_connection(request->connection); /* first: the job may be done before this returns */
+    /* suspends the connection before the job is queued, because the job may end before kvp_jobs_add returns */
+    MHD_suspend_connection(request->connection);
     if (kvp_jobs_add(&http->slow, &request->job)) return true;
     http->slow_n--;
     kvp_http_error(&request->response, MHD_HTTP_SERVICE_UNAVAILABLE, "going down");
@@ -230,8 +236,8 @@ hand_over(kvp_http_t *http, kvp_http_request_t *request, const route_t *route)
     return true;
 }
 
-/* dispatch returns true with a finished response. Otherwise a slow handler has the request, and the
- * server calls again after the handler. */
+/* dispatch_request calls the handler. It returns true if the response is complete. Otherwise a slow handler has
+ * the request, and the server calls this function again when the handler has ended. */
 static bool
 dispatch_request(kvp_http_t *http, kvp_http_request_t *request, kvp_http_response_t *response)
 {
@@ -294,7 +300,8 @@ free_outgoing(void *arg)
     free(out);
 }
 
-/* Takes the body; NULL leaves it. */
+/* Makes libmicrohttpd's response and gives it the body. Returns NULL without memory; the body then stays with the
+ * caller. */
 static struct MHD_Response *
 make_reply(kvp_buf_t *body)
 {
@@ -314,7 +321,7 @@ make_reply(kvp_buf_t *body)
     return reply;
 }
 
-/* make_excuse answers without allocating, for responses that ran out of memory. */
+/* make_excuse makes a response without allocating a body, for a request that ran out of memory. */
 static struct MHD_Response *
 make_excuse(kvp_http_response_t *response)
 {
@@ -397,7 +404,7 @@ read_header(void *guard, enum MHD_ValueKind kind, const char *name, const char *
     return MHD_YES;
 }
 
-/* NULL, or why the request is refused. */
+/* Returns the reason to refuse a request by its headers; NULL = accepted. */
 static const char *
 check_headers(const kvp_http_t *http, struct MHD_Connection *connection)
 {
@@ -407,7 +414,8 @@ check_headers(const kvp_http_t *http, struct MHD_Connection *connection)
     return kvp_http_guard_check(&guard, http->is_loopback);
 }
 
-/* Called first with the headers, then with each piece of the body, then once more to be answered. */
+/* Called by libmicrohttpd for a request: first with the headers, then with each piece of the body, then once more
+ * for the answer. */
 static enum MHD_Result
 on_request(void *cls, struct MHD_Connection *connection, const char *url, const char *method, const char *version,
            const char *upload_data, size_t *upload_data_size, void **con_cls)
@@ -453,8 +461,8 @@ on_completed(void *cls, struct MHD_Connection *connection, void **con_cls, enum 
     *con_cls = NULL;
 }
 
-/* place_out is libmicrohttpd's pointer for our state of the connection. Without memory the pointer
- * stays NULL, and the connection is closed. */
+/* Called at the start and the end of a connection. place_out is libmicrohttpd's pointer for our state of the
+ * connection. Without memory it stays NULL, and the connection is closed. */
 static void
 on_connection(void *cls, struct MHD_Connection *connection, void **place_out, enum MHD_ConnectionNotificationCode code)
 {
@@ -476,8 +484,8 @@ on_connection(void *cls, struct MHD_Connection *connection, void **place_out, en
 
 static void on_mhd_log(void *cls, const char *fmt, va_list ap) KVP_PRINTF(2, 0);
 
-/* Peers can cause most of these lines at will, so the level is debug. Lines from the start belong
- * to the start's error. */
+/* Logs a message of libmicrohttpd at level debug, because peers can cause most messages at will. Messages during
+ * the start are stored for the start's error. */
 static void
 on_mhd_log(void *cls, const char *fmt, va_list ap)
 {
@@ -559,8 +567,8 @@ kvp_http_route_slow(kvp_http_t *http, const char *method, const char *path, size
     return add_route(http, &route);
 }
 
-/* Handlers read paths as NUL-terminated text. A path with an encoded NUL would be cut and name
- * another resource. */
+/* Decodes a path. A path with an encoded NUL becomes empty: handlers read zero-terminated text, so the path would
+ * be cut and name another resource. */
 static size_t
 unescape_path(void *cls, struct MHD_Connection *connection, char *text)
 {
@@ -587,7 +595,8 @@ start_daemon(kvp_http_t *http, const struct addrinfo *at)
     return mhd;
 }
 
-/* "Failed to bind to port 0: Address already in use": given an address, the library does not know the port. */
+/* Returns the part after the last colon of a message such as "Failed to bind to port 0: Address already in use".
+ * The port in it is wrong, because the library gets an address and does not know the port. */
 static const char *
 find_reason(const char *line)
 {
@@ -640,7 +649,7 @@ void
 kvp_http_stop(kvp_http_t *http)
 {
     if (http->mhd == NULL) return;
-    kvp_jobs_stop(&http->slow); /* libmicrohttpd wants no connection suspended when it stops */
+    kvp_jobs_stop(&http->slow); /* no connection may be suspended at the stop of libmicrohttpd */
     MHD_stop_daemon(http->mhd);
     http->mhd = NULL;
 }

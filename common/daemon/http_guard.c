@@ -46,7 +46,7 @@ kvp_http_guard_header(kvp_http_guard_t *guard, const char *name, const char *val
     }
 }
 
-/* Cuts the port that an origin of the scheme does not write. */
+/* Removes the default port from an address, because browsers omit it in an origin. */
 static span_t
 cut_port(span_t at, const char *port)
 {
@@ -74,7 +74,8 @@ is_own_origin(const char *origin, const char *host)
     return false;
 }
 
-/* An address as a URL has it, "localhost", or a name of one label; a port may follow. */
+/* Returns whether the host is an IP address as in a URL, "localhost", or (not from a browser) a name of one label.
+ * A port may follow. */
 static bool
 is_local_name(const char *host, bool is_browser)
 {

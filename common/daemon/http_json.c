@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * JSON bodies of strangers. Bodies for which the parser would take too much memory, or which it
- * would read as another value, are refused before or after parsing. */
+ * Parses JSON bodies from untrusted clients. A body is refused if the parser would need too much memory for it, or
+ * would read it as another value. */
 #include "common/daemon/http.h"
 
 #include "common/utf8.h"
@@ -10,8 +10,8 @@
 #include <string.h>
 
 #define DEPTH_MAX 32
-#define VALUES_MAX 4096u /* the parser takes hundreds of bytes for a value that is written with two */
-#define UNIT_LEN 6 /* \uXXXX */
+#define VALUES_MAX 4096u /* most values in a body; the parser needs hundreds of bytes for a value of two characters */
+#define UNIT_LEN 6 /* length of an escaped UTF-16 unit, \uXXXX */
 
 static bool
 has_too_many_values(const kvp_buf_t *body)
@@ -30,7 +30,7 @@ has_too_many_values(const kvp_buf_t *body)
     return n > VALUES_MAX;
 }
 
-/* The unit of UTF-16 that is written at `at`; 0 where there is none, which is no half of a pair either. */
+/* Returns the UTF-16 unit of the escape \uXXXX at `at`; 0 if there is none. */
 static unsigned
 unit_at(const kvp_buf_t *body, size_t at)
 {
@@ -42,7 +42,7 @@ unit_at(const kvp_buf_t *body, size_t at)
     return strspn(hex, "0123456789abcdefABCDEF") == UNIT_LEN - 2 ? (unsigned)strtoul(hex, NULL, 16) : 0;
 }
 
-/* Whether a text has half of a surrogate pair, for which the parser puts U+FFFD. */
+/* Returns whether a text contains half of a surrogate pair, which the parser would replace by U+FFFD. */
 static bool
 has_half_pair(const kvp_buf_t *body)
 {
@@ -56,21 +56,20 @@ has_half_pair(const kvp_buf_t *body)
             if (low < 0xdc00 || low > 0xdfff) return true;
             i += UNIT_LEN - 1;
         } else {
-            i++; /* the escaped character may be a backslash */
+            i++; /* skips the escaped character, which may be a backslash */
         }
     }
     return false;
 }
 
-/* parse returns NULL for valid JSON, else the fault for people. The JSON value null gives
- * *value_out NULL. */
+/* parse_body returns NULL for valid JSON, else the fault as a text. For the JSON value null, *value_out is NULL. */
 static const char *
 parse_body(struct json_tokener *tokener, const kvp_buf_t *body, json_object **value_out)
 {
     const char *text = body->data != NULL ? (const char *)body->data : "";
     json_object *value = json_tokener_parse_ex(tokener, text, (int)body->len);
     bool is_whole = json_tokener_get_parse_end(tokener) == body->len;
-    /* A word or a number may continue after the buffer: the NUL ends the value. */
+    /* A literal or a number could continue after the buffer, so a NUL marks the end of the value. */
     if (json_tokener_get_error(tokener) == json_tokener_continue) value = json_tokener_parse_ex(tokener, "", 1);
     enum json_tokener_error err = json_tokener_get_error(tokener);
     if (err == json_tokener_success && is_whole) {

@@ -30,7 +30,7 @@ end_overdue(kvp_http_places_t *places, uint64_t now_ns)
     }
 }
 
-/* The connection has done something, and is the last that would go. */
+/* Moves the connection to the end of the idle list, so that it is the last one to be closed. */
 static void
 rest_place(kvp_http_places_t *places, kvp_http_place_t *place)
 {
@@ -61,7 +61,7 @@ kvp_http_places_leave(kvp_http_places_t *places, kvp_http_place_t *place)
 bool
 kvp_http_places_begin(kvp_http_places_t *places, kvp_http_place_t *place, uint64_t now_ns)
 {
-    end_overdue(places, now_ns); /* the overdue requests may hold the memory that this request needs */
+    end_overdue(places, now_ns); /* overdue requests may hold the memory that this request needs */
     rest_place(places, place);
     return !place->is_ended;
 }

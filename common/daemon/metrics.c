@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The registry: families (a name, its type and help) with their series. Both are only ever added,
- * which is why a histogram needs no lock to be added to and no owner to be counted. */
+ * The registry of metrics: families (a name, its type and help) with their series. Families and series are only
+ * added, never removed. So adding a value to a histogram needs no lock, and a histogram needs no reference count. */
 #include "common/daemon/metrics.h"
 
 #include "common/list.h"
@@ -22,7 +22,7 @@ static const char *const type_names[] = {"counter", "gauge", "histogram"};
 
 typedef struct {
     kvp_list_t link;
-    char *name; /* owned, as is help */
+    char *name; /* name of the metric; name and help are owned */
     char *help;
     metric_type_t type;
     kvp_list_t series;
@@ -30,8 +30,8 @@ typedef struct {
 
 typedef struct {
     kvp_list_t link;
-    char *labels; /* owned; "" = none */
-    kvp_gauge_fn fn; /* NULL: a histogram */
+    char *labels; /* labels as text; owned; "" = none */
+    kvp_gauge_fn fn; /* function that returns the value; NULL = the series is a histogram */
     void *fn_arg;
     double scale;
     kvp_histogram_t histogram;
@@ -39,7 +39,7 @@ typedef struct {
 
 struct kvp_metrics {
     pthread_mutex_t lock;
-    kvp_list_t families; /* guarded by lock, as is all below */
+    kvp_list_t families; /* list of families; the lock guards it and all fields below */
     size_t series_count;
 };
 
@@ -76,7 +76,7 @@ is_metric_name(const char *name, metric_type_t type)
     return is_total == (type == TYPE_COUNTER);
 }
 
-/* is_labels accepts name="value"[,name="value"]*, the values escaped; "" too. */
+/* is_labels returns whether the text is name="value"[,name="value"]* with escaped values, or "". */
 static bool
 is_labels(const char *at)
 {
@@ -232,7 +232,7 @@ add_locked(kvp_metrics_t *metrics, const char *name, metric_type_t type, const c
     return KVP_OK;
 }
 
-/* add makes a series from a template and files it. */
+/* add_series makes a series from the template `like` and adds it to its family. */
 static kvp_err_t
 add_series(kvp_metrics_t *metrics, const char *name, metric_type_t type, const char *labels, const char *help,
            const series_t *like, series_t **series_out)
@@ -324,8 +324,8 @@ render_bucket(kvp_buf_t *text, const family_t *family, const series_t *series, d
     append_fmt(text, "\"} %llu\n", (unsigned long long)count);
 }
 
-/* The count is the sum of the buckets read here, so the +Inf bucket equals the count beside
- * concurrent additions. */
+/* Writes a histogram. The count is the sum of the buckets that are read here, so that the +Inf bucket equals the
+ * count even while other threads add values. */
 static void
 render_histogram(kvp_buf_t *text, const family_t *family, series_t *series)
 {

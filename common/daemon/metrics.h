@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Counters, gauges and histograms, and their text for Prometheus (exposition format 0.0.4). Adding
- * takes no lock and may be done from any thread; registering and rendering take the registry's. */
+ * Counters, gauges and histograms, and their text for Prometheus (exposition format 0.0.4). Any thread may add
+ * values, without a lock. Registering and rendering take the registry's lock. */
 #ifndef KVP_COMMON_DAEMON_METRICS_H
 #define KVP_COMMON_DAEMON_METRICS_H
 
@@ -15,41 +15,42 @@ typedef struct kvp_metrics kvp_metrics_t;
 
 typedef struct {
     size_t bound_count;
-    const uint64_t *bounds; /* ascending, inclusive upper bounds */
+    const uint64_t *bounds; /* upper bounds of the buckets, inclusive, in ascending order */
     _Atomic uint64_t sum;
-    _Atomic uint64_t buckets[KVP_METRIC_BOUNDS_MAX + 1]; /* the last bucket counts values above all bounds */
+    /* counts of values by bucket; the last one: above all bounds */
+    _Atomic uint64_t buckets[KVP_METRIC_BOUNDS_MAX + 1];
 } kvp_histogram_t;
 
-/* Read when the metrics are rendered, on the thread that renders. */
+/* Returns the value of a gauge or counter. It is called when the metrics are rendered, on the rendering thread. */
 typedef double (*kvp_gauge_fn)(void *arg);
 
 void kvp_histogram_add(kvp_histogram_t *histogram, uint64_t value);
 
-/* NULL on no memory. destroy frees everything that was registered. */
+/* kvp_metrics_create returns NULL without memory. kvp_metrics_destroy frees all registered metrics. */
 kvp_metrics_t *kvp_metrics_create(void);
 void kvp_metrics_destroy(kvp_metrics_t *metrics);
 
-/* Registration. name is a Prometheus name (a counter's ends in _total). labels is a fixed text such
- * as `op="get",tier="ssd"`, or NULL. help is one line, shared by every series of a name. All texts
- * are copied. The returned metric lives as long as the registry. INVALID for a name or labels that
- * the format does not allow, or for a name registered with another type or help; ALREADY for the
- * same name and labels; LIMIT; NOMEM. The _fn kinds render the result of fn(arg). */
+/* Registration of metrics. name is a Prometheus name (a counter's name ends in _total). labels is a fixed text
+ * such as `op="get",tier="ssd"`, or NULL. help is one line, equal for all series of a name. All texts are copied.
+ * A registered metric lives as long as the registry. INVALID: the format does not allow the name or the labels, or
+ * the name has another type or help; ALREADY: name and labels are registered; LIMIT; NOMEM. The two _fn functions
+ * register metrics whose value is the result of fn(arg). */
 kvp_err_t kvp_metrics_gauge_fn(kvp_metrics_t *metrics, const char *name, const char *labels, const char *help,
                                kvp_gauge_fn fn, void *arg) KVP_MUST_USE;
 kvp_err_t kvp_metrics_counter_fn(kvp_metrics_t *metrics, const char *name, const char *labels, const char *help,
                                  kvp_gauge_fn fn, void *arg) KVP_MUST_USE;
-/* bounds are borrowed for the registry's life (a static array as a rule). Values are added in the
- * unit of the bounds and rendered times scale: nanoseconds with 1e-9 become the seconds that the
- * name should promise. */
+/* kvp_metrics_histogram registers a histogram. bounds are borrowed for the registry's life; usually they are a
+ * static array. Values are added in the unit of the bounds, and rendered multiplied by scale: with 1e-9,
+ * nanoseconds become seconds, which the metric's name should then contain. */
 kvp_err_t kvp_metrics_histogram(kvp_metrics_t *metrics, const char *name, const char *labels, const char *help,
                                 const uint64_t *bounds, size_t bound_count, double scale,
                                 kvp_histogram_t **histogram_out) KVP_MUST_USE;
 
-/* 10 us to 10 s, in nanoseconds. */
+/* Bounds of a latency histogram: 10 us to 10 s, in nanoseconds. */
 #define KVP_METRIC_LATENCY_BOUNDS 19u
 extern const uint64_t kvp_metric_latency_bounds[KVP_METRIC_LATENCY_BOUNDS];
 
-/* kvp_metrics_render appends the text of all metrics; a family's series stand together, in order of registration. */
+/* kvp_metrics_render appends the text of all metrics. The series of a family are adjacent, in order of registration. */
 void kvp_metrics_render(kvp_metrics_t *metrics, kvp_buf_t *text);
 
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See disk.h.
- */
+ * See disk.h. / */
 #include "conductor/base/disk.h"
 
 #include "common/clock.h"
@@ -20,12 +19,12 @@ static const char *const contents[KVP_DISK_FILES] = {"registrations", "places of
 struct kvp_disk {
     pthread_t thread;
     char dir[4096];
-    pthread_mutex_t lock; /* guards all below */
+    pthread_mutex_t lock; /* guards all fields below the lock */
     pthread_cond_t changed;
     kvp_list_t queue, finished;
-    uint64_t since_ns; /* start of the current job; 0 = none */
-    int errors[KVP_DISK_FILES]; /* of the last job of each file */
-    bool is_stalled; /* logged */
+    uint64_t since_ns; /* start time of the current job; 0 = no job runs */
+    int errors[KVP_DISK_FILES]; /* result of the last job of each file: 0 or an errno */
+    bool is_stalled; /* a flag: the log already says that the disk does not answer */
     bool is_ending;
     void (*notify)(void *arg);
     void *arg;
@@ -107,8 +106,7 @@ kvp_disk_reap(kvp_disk_t *d)
     }
 }
 
-/* Waits for the end of a job. Returns false if the current one takes longer than timeout_ms, or if
- * none is left. */
+/* Waits until a job has ended. Returns false if no job has ended after timeout_ms, or if there is no job. */
 static bool
 wait_for_job(kvp_disk_t *d, uint32_t timeout_ms)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An event in the index's form, independent of its source: the common content of vLLM's, SGLang's
- * and the standard's events. Texts and arrays are borrowed from the decoder, until the callback
- * returns. */
+ * An event in the index's form, independent of its source: the common content of vLLM's, SGLang's and the standard's
+ * events. Texts and arrays are borrowed from the decoder, until the callback returns. */
 #ifndef KVP_CONDUCTOR_BASE_EVENT_H
 #define KVP_CONDUCTOR_BASE_EVENT_H
 
@@ -10,7 +9,7 @@
 #include <string.h>
 
 typedef struct {
-    const char *at; /* NULL = absent or null */
+    const char *at; /* characters of the text, without a terminator; NULL = the field is absent or null */
     size_t len;
 } kvp_text_t;
 
@@ -20,37 +19,40 @@ kvp_text_is(kvp_text_t text, const char *is)
     return text.at != NULL && strlen(is) == text.len && memcmp(is, text.at, text.len) == 0;
 }
 
-/* Prefix of a salt where it has to differ from routers' and engines' keys. */
+/* Prefix that marks a cache salt in an engine's event, to tell the salt from other extra keys. */
 #define KVP_SALT_TAG "dynamo-cache-salt:"
 
 typedef enum { KVP_EVENT_STORED, KVP_EVENT_REMOVED, KVP_EVENT_CLEARED, KVP_EVENT_DIGEST } kvp_event_kind_t;
 
 typedef struct {
     kvp_event_kind_t kind;
-    const uint64_t *hashes; /* the engine's own; of the standard's events rolling hashes */
+    const uint64_t *hashes; /* hashes of the blocks: the engine's own hashes, or a standard event's rolling hashes */
     uint32_t n;
     bool has_parent;
     uint64_t parent;
     const uint32_t *tokens;
     uint32_t tokens_n;
-    uint32_t block_size; /* 0 = absent */
+    uint32_t block_size; /* number of tokens in a block; 0 = the event does not say */
     uint32_t group;
     kvp_text_t medium, lora, spec_kind;
-    bool tells_salt; /* false: the event states no salt; true: an empty salt means none */
-    kvp_text_t salt; /* of an engine's event */
-    uint32_t outside_from; /* the first block that is not of tokens alone; n = none */
+    /* a flag: the event states its salt, and an empty salt means that there is none; false: the event says nothing
+     * about a salt */
+    bool tells_salt;
+    kvp_text_t salt; /* cache salt in an engine's event, which separates the caches of users */
+    uint32_t outside_from; /* first block that depends on more than tokens, such as an image; n = no block does */
 
-    bool is_standard; /* an event of the standard's envelope: */
+    bool is_standard; /* a flag: the event has the standard's envelope; the fields below are of such events */
     uint64_t event_id;
-    uint32_t base; /* depth of the first block; KVP_DEPTH_UNKNOWN (conductor/index/index.h) = absent */
+    uint32_t base; /* depth of the first block in its prompt; KVP_DEPTH_UNKNOWN (conductor/index/index.h) = absent */
     kvp_text_t model, additional_salt, tenant, backend;
     bool has_rank;
     uint32_t dp_rank;
-    kvp_text_t object_key; /* of a pool's events */
-    kvp_text_t key_prefix; /* KVP_EVENT_DIGEST: of which keys; hashes are n / 2 counts, and as many sums */
+    kvp_text_t object_key; /* key of the pool's object, in a pool's event */
+    /* KVP_EVENT_DIGEST: prefix of the keys that the digest covers; hashes then contains n / 2 counts and n / 2 sums */
+    kvp_text_t key_prefix;
 } kvp_event_t;
 
-/* Why an event, or a part of it, was not taken. X(name, text of /services). */
+/* The reasons for which an event, or a part of it, is skipped. X(name, text of /services). */
 #define KVP_SKIPS(X)                                                                                                   \
     X(malformed, "not an event")                                                                                       \
     X(unknown_type, "of an unknown type")                                                                              \

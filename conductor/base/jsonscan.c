@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See jsonscan.h.
- */
+ * See jsonscan.h. / */
 #include "conductor/base/jsonscan.h"
 
 #include <ctype.h>
 #include <string.h>
 
-/* What may come next, outside of strings and words. */
+/* Parser states: the kinds of token that are legal next, outside strings and literals. */
 enum { FIRST, VALUE, VALUE_OR_END, KEY, KEY_OR_END, COLON, AFTER, WHOLE };
 enum { BETWEEN, IN_STRING, IN_ESCAPE, IN_HEX, IN_WORD };
 
@@ -125,7 +124,7 @@ close_container(kvp_jsonscan_t *s, bool is_object)
     return s->on(s->arg, s, KVP_JSON_END);
 }
 
-/* A character that is in no string and no word. */
+/* Processes a character outside strings, numbers and literals. Returns false for a syntax error. */
 static bool
 take_between(kvp_jsonscan_t *s, char c)
 {
@@ -210,7 +209,8 @@ kvp_jsonscan_init(kvp_jsonscan_t *s, kvp_jsonscan_fn on, void *arg)
     s->arg = arg;
 }
 
-/* Within a text, and of no meaning to it; most characters are. */
+/* Returns true for a plain character inside a string or number, which changes no parser state. Most characters are
+ * plain. */
 static bool
 is_inert(const kvp_jsonscan_t *s, char c)
 {

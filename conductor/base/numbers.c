@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See numbers.h.
- */
+ * See numbers.h. / */
 #include "conductor/base/numbers.h"
 
 #include <stdio.h>
@@ -17,7 +16,7 @@ skip_blanks(cursor_t *c)
         c->at++;
 }
 
-/* Returns the end of the string that begins here. */
+/* Returns the position after the string that begins at `at`. */
 static const uint8_t *
 string_end(const uint8_t *at, const uint8_t *end)
 {
@@ -26,7 +25,8 @@ string_end(const uint8_t *at, const uint8_t *end)
     return at < end ? at + 1 : end;
 }
 
-/* Returns the beginning of the field's array; NULL = none. Only depth 1 counts. */
+/* Returns the beginning of the array in the field `name` of the root object; NULL = no such array. Fields of
+ * nested objects are ignored. */
 static const uint8_t *
 find_array(const kvp_buf_t *body, const char *name)
 {
@@ -70,7 +70,7 @@ read_number(cursor_t *c, uint64_t max, uint64_t *out)
     return c->at > begin && (c->at == begin + 1 || *begin != '0');
 }
 
-/* Returns the position after its bracket; NULL = malformed. */
+/* Appends the numbers of the array to `out`. Returns the position after the closing bracket; NULL = malformed. */
 static const uint8_t *
 read_array(cursor_t c, uint64_t max, kvp_buf_t *out)
 {

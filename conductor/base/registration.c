@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See registration.h.
- */
+ * See registration.h. / */
 #include "conductor/base/registration.h"
 
 #include "common/parse.h"
@@ -11,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- fields */
+/* ---- reading fields of a JSON object */
 static json_object *
 find_member(json_object *in, const char *name)
 {
@@ -101,7 +100,7 @@ kvp_json_salt(json_object *in, char out[KVP_NAME_TEXT_MAX + 1], char why[160])
     return true;
 }
 
-/* ---- a registration */
+/* ---- reading and writing a registration */
 static bool
 read_key(json_object *in, kvp_registration_t *r, char why[160])
 {
@@ -143,7 +142,8 @@ read_backends(json_object *in, kvp_registration_t *r, char why[160])
     return true;
 }
 
-/* A publisher of a pool's events has no model, block size and rank of its own. */
+/* Reads the fields beside the key. A publisher of a pool's events (`shared`) has no model, block size and rank of
+ * its own. */
 static bool
 read_rest(json_object *in, kvp_registration_t *r, char why[160])
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See url.h.
- */
+ * See url.h. / */
 #include "conductor/base/url.h"
 
 #include <stdio.h>
@@ -43,7 +42,7 @@ kvp_base_url(const char *text, size_t len, char *out, size_t cap)
     for (size_t i = 0; i < len; i++)
         if ((unsigned char)text[i] <= ' ' || (unsigned char)text[i] >= 0x7f || strchr("\"\\?#@,", text[i]) != NULL)
             return KVP_INVALID;
-    memmove(out, text, len); /* out may be text */
+    memmove(out, text, len); /* memmove, because out and text may overlap */
     out[len] = '\0';
     return kvp_url_split(out, &at, &path);
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See apply.h.
- */
+ * See apply.h. / */
 #include "conductor/events/apply.h"
 
 #include "common/clock.h"
@@ -10,7 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
-#define NAME_MAX_BYTES 512u /* of a model, salt, tenant or adapter in an event */
+#define NAME_MAX_BYTES 512u /* longest name of a model, salt, tenant or adapter in an event, in bytes */
 
 static void
 count_skip(kvp_applier_t *a, kvp_skip_t why)
@@ -18,7 +17,7 @@ count_skip(kvp_applier_t *a, kvp_skip_t why)
     a->done.skips[why]++;
 }
 
-/* ---- texts */
+/* ---- texts of an event, and the defaults of the registration */
 static bool
 is_one_of(kvp_text_t text, const char *const *words)
 {
@@ -27,7 +26,8 @@ is_one_of(kvp_text_t text, const char *const *words)
     return *words != NULL;
 }
 
-/* Returns the event's own text, else the registration's. */
+/* Returns the text of the event's field, or the registration's value if the event omits the field. NULL = the text
+ * is too long. */
 static const char *
 own_or_registered(kvp_text_t text, const char *registered, char room[NAME_MAX_BYTES])
 {
@@ -38,7 +38,8 @@ own_or_registered(kvp_text_t text, const char *registered, char room[NAME_MAX_BY
     return room;
 }
 
-/* Engines' names of media, as answers have them. */
+/* Returns the event's medium. Engines' names of media are converted to the names in answers. An event without a
+ * medium means GPU. */
 static kvp_text_t
 medium_of(const kvp_event_t *ev)
 {
@@ -53,7 +54,7 @@ medium_of(const kvp_event_t *ev)
     return ev->medium;
 }
 
-/* Of a standard event: a hash of its backend and its medium, which differ in more than case. */
+/* Returns a hash of a standard event's backend and medium. The case of the medium's name does not matter. */
 static uint64_t
 place_of(const kvp_event_t *ev)
 {
@@ -65,7 +66,7 @@ place_of(const kvp_event_t *ev)
     return XXH3_64bits_withSeed(ev->backend.len == 0 ? "" : ev->backend.at, ev->backend.len, XXH3_64bits(medium, len));
 }
 
-/* Of an engine's event the group of its cache, of a standard one its backend. */
+/* Returns the group of the slot: for an engine's event the group of its cache, for a standard event its backend. */
 static uint32_t
 group_of(const kvp_event_t *ev)
 {
@@ -80,7 +81,7 @@ slot_of(kvp_applier_t *a, const kvp_event_t *ev)
     return kvp_view_slot(a->view, medium.at, medium.len, group_of(ev));
 }
 
-/* KVP_SLOTS_MAX = nothing was ever stored in it. */
+/* Returns the slot of the event's medium and group; KVP_SLOTS_MAX = no block was ever stored in such a slot. */
 static uint32_t
 find_slot(const kvp_applier_t *a, const kvp_event_t *ev)
 {
@@ -89,14 +90,15 @@ find_slot(const kvp_applier_t *a, const kvp_event_t *ev)
     return kvp_view_find_slot(a->view, medium.at, medium.len, group_of(ev));
 }
 
-/* ---- blocks */
-/* Where the next block goes. */
+/* ---- blocks of a store or remove event */
+/* The position in a prompt at which the next block of an event is stored. */
 typedef struct {
-    uint32_t space, depth; /* depth: KVP_DEPTH_UNKNOWN = that of its parent is not known */
-    bool has_before; /* blocks come before it: */
-    uint64_t before; /* its hash */
+    /* namespace and depth of the next block; KVP_DEPTH_UNKNOWN = the parent's depth is unknown */
+    uint32_t space, depth;
+    bool has_before; /* a flag: blocks come before the next block, and `before` is set */
+    uint64_t before; /* hash of the block before the next block */
     bool is_outside;
-    bool is_given; /* the event's hashes are used as they are */
+    bool is_given; /* a flag: the hashes of the event are used as they are, and not computed from the tokens */
 } spot_t;
 
 typedef struct {
@@ -104,7 +106,7 @@ typedef struct {
     kvp_namespace_t space;
 } names_t;
 
-/* The event's namespace. False: a name is too long. */
+/* Reads the namespace of the event. Returns false if a name is too long. */
 static bool
 read_names(const kvp_applier_t *a, const kvp_event_t *ev, names_t *out)
 {
@@ -120,7 +122,7 @@ read_names(const kvp_applier_t *a, const kvp_event_t *ev, names_t *out)
     return s->model != NULL && s->salt != NULL && s->tenant != NULL && s->lora != NULL;
 }
 
-/* Only what is stored gives a namespace its name. */
+/* Returns the number of the event's namespace. Only a store event creates a namespace. */
 static uint32_t
 space_of(kvp_applier_t *a, const kvp_event_t *ev)
 {
@@ -135,14 +137,15 @@ space_of(kvp_applier_t *a, const kvp_event_t *ev)
     return number;
 }
 
-/* By which the view knows a block: the standard's hashes are the same in each namespace. */
+/* Returns the key of a block in the view. Standard hashes are equal in all namespaces, so their keys include the
+ * namespace. */
 static uint64_t
 key_of(const kvp_event_t *ev, uint32_t space, uint64_t hash)
 {
     return ev->is_standard ? XXH3_64bits_withSeed(&hash, sizeof hash, space) : hash;
 }
 
-/* Finds the spot after the event's parent. Returns false if the view does not know the parent. */
+/* Finds the position after the event's parent block. Returns false if the view does not know the parent. */
 static bool
 find_behind(kvp_applier_t *a, const kvp_event_t *ev, spot_t *spot)
 {
@@ -165,8 +168,8 @@ find_behind(kvp_applier_t *a, const kvp_event_t *ev, spot_t *spot)
     return true;
 }
 
-/* A rolling hash names the whole prefix. So the event's own hashes serve if the tokens before are
- * unknown. */
+/* Finds the position of a standard event's first block. A rolling hash identifies the whole prefix. So the hashes
+ * of the event are used if the tokens before its blocks are unknown. */
 static void
 find_standard_spot(kvp_applier_t *a, const kvp_event_t *ev, spot_t *spot)
 {
@@ -197,7 +200,8 @@ find_spot(kvp_applier_t *a, const kvp_event_t *ev, spot_t *out)
         count_skip(a, KVP_SKIP_salt);
         return false;
     }
-    if (ev->is_standard && ev->base == KVP_DEPTH_UNKNOWN && !ev->has_parent) { /* a pool's event: without a place */
+    /* an event of a pool, which gives no position */
+    if (ev->is_standard && ev->base == KVP_DEPTH_UNKNOWN && !ev->has_parent) {
         count_skip(a, KVP_SKIP_malformed);
         return false;
     }
@@ -217,7 +221,7 @@ use_at(kvp_applier_t *a, const spot_t *spot, uint64_t hash)
                                             : kvp_index_use(a->ix, spot->space, hash, spot->depth);
 }
 
-/* The block at the spot, with a use more; false: there are too many. */
+/* Finds or creates the block at the position and takes a reference to the block. Returns false if the index is full. */
 static bool
 use_block(kvp_applier_t *a, const kvp_event_t *ev, uint32_t i, spot_t *spot, uint32_t *block_out)
 {
@@ -239,7 +243,8 @@ use_block(kvp_applier_t *a, const kvp_event_t *ev, uint32_t i, spot_t *spot, uin
     return *block_out != KVP_BLOCK_NONE;
 }
 
-/* Where these hashes are known it is by the same tokens: the chain is the same in each namespace. */
+/* Returns true if the view knows the event's hashes as the hashes of the same tokens. The chain of hashes is equal
+ * in all namespaces. */
 static bool
 is_known(const kvp_applier_t *a, const kvp_event_t *ev)
 {
@@ -260,15 +265,15 @@ is_known(const kvp_applier_t *a, const kvp_event_t *ev)
     return true;
 }
 
-/* An event of upstream's store connector, which reports puts, and never removals. */
+/* Returns true for an event of Mooncake's store connector, which reports each put and no removals. */
 static bool
 is_connectors(const kvp_event_t *ev)
 {
     return !ev->is_standard && ev->medium.at != NULL && ev->medium.len == 3 && memcmp(ev->medium.at, "cpu", 3) == 0;
 }
 
-/* The block is stored; the call takes the caller's use of the block. If the pool itself reports its
- * contents, the connector's events only give places. */
+/* Records that the publisher holds the block; the call takes over the caller's reference to the block. If the pool
+ * reports its contents itself, an event of the store connector only gives the block's position. */
 static void
 hold_block(kvp_applier_t *a, const kvp_event_t *ev, uint32_t slot, uint64_t hash, uint32_t block, bool is_counted)
 {
@@ -282,7 +287,7 @@ hold_block(kvp_applier_t *a, const kvp_event_t *ev, uint32_t slot, uint64_t hash
         kvp_view_store(a->view, slot, hash, block, is_counted);
 }
 
-/* A copy of the hash, whose block is known. */
+/* Records one more copy of a hash whose block is known. */
 static void
 hold_known(kvp_applier_t *a, const kvp_event_t *ev, uint32_t slot, uint64_t hash, uint32_t block, bool is_counted)
 {
@@ -293,8 +298,8 @@ hold_known(kvp_applier_t *a, const kvp_event_t *ev, uint32_t slot, uint64_t hash
     a->done.stored++;
 }
 
-/* An event without any statement about a salt may have lost its salt: a hash that is known keeps
- * its place. */
+/* Stores the event's blocks under their known positions. An event that does not state a salt may have lost its
+ * salt, so a known hash keeps its position. Returns false if this does not apply to the event. */
 static bool
 use_known(kvp_applier_t *a, const kvp_event_t *ev)
 {
@@ -308,8 +313,8 @@ use_known(kvp_applier_t *a, const kvp_event_t *ev)
     return true;
 }
 
-/* Hashes without tokens: vLLM's offloading reports blocks that its engine reported with tokens
- * before. It has one copy of each. */
+/* Stores blocks from an event without tokens. vLLM's offloading sends such events for blocks that the engine
+ * reported with tokens before. It has one copy of each block. */
 static void
 store_by_hash(kvp_applier_t *a, const kvp_event_t *ev, uint32_t slot)
 {
@@ -375,8 +380,8 @@ remove_all(kvp_applier_t *a, const kvp_event_t *ev)
         a->done.removed += kvp_view_remove(a->view, slot, key_of(ev, space, ev->hashes[i]));
 }
 
-/* Clears the event's stream: the backend in the namespace, on the medium. Returns false if it was
- * empty. */
+/* Removes all blocks of the event's stream: the blocks of its backend, in its namespace, on its medium. Returns
+ * false if there were none. */
 static bool
 clear_stream(kvp_applier_t *a, const kvp_event_t *ev)
 {
@@ -385,15 +390,15 @@ clear_stream(kvp_applier_t *a, const kvp_event_t *ev)
     return slot != KVP_SLOTS_MAX && space != KVP_SPACE_NONE && kvp_view_clear_space(a->view, slot, space);
 }
 
-/* ---- streams of the standard's events */
+/* ---- streams of standard events, and their event ids */
 static uint64_t
 mix_text(const char *text, uint64_t seed)
 {
     return XXH3_64bits_withSeed(text, strlen(text), seed);
 }
 
-/* Reads the identity of the stream: the namespace, completed from the registration, the backend and
- * the medium. Returns false for a too long name. */
+/* Computes the key of the event's stream from its namespace (completed from the registration), its backend and its
+ * medium. Returns false if a name is too long. */
 static bool
 read_stream(const kvp_applier_t *a, const kvp_event_t *ev, uint64_t *key_out)
 {
@@ -405,8 +410,8 @@ read_stream(const kvp_applier_t *a, const kvp_event_t *ev, uint64_t *key_out)
     return true;
 }
 
-/* Returns false for a repeated event. A missed event may have been a removal, so a gap drops the
- * stream's blocks. */
+/* Checks the event's id in its stream. Returns false for a repeated event. After a gap the blocks of the stream
+ * are dropped, because a missed event may have been a removal. */
 static bool
 is_next(kvp_applier_t *a, const kvp_event_t *ev)
 {
@@ -420,7 +425,7 @@ is_next(kvp_applier_t *a, const kvp_event_t *ev)
     case KVP_STREAM_SEEN:
         a->done.duplicates++;
         return false;
-    case KVP_STREAM_FIRST: /* blocks of a stream that was forgotten are from before a gap */
+    case KVP_STREAM_FIRST: /* the stream is new or was forgotten; blocks of a forgotten stream may be out of date */
         a->done.gaps += clear_stream(a, ev);
         return true;
     case KVP_STREAM_GAP:
@@ -445,7 +450,7 @@ is_foreign(const kvp_applier_t *a, const kvp_event_t *ev)
            (ev->has_rank && ev->dp_rank != a->rank);
 }
 
-/* ---- public functions */
+/* ---- public functions: applying and dropping events */
 void
 kvp_events_apply_one(kvp_applier_t *a, const kvp_event_t *ev)
 {
@@ -470,9 +475,9 @@ kvp_events_apply_one(kvp_applier_t *a, const kvp_event_t *ev)
     case KVP_EVENT_REMOVED:
         remove_all(a, ev);
         break;
-    case KVP_EVENT_DIGEST: /* of a pool's stream */
+    case KVP_EVENT_DIGEST: /* digests come from pools, and kvp_pools_take handles them */
         break;
-    case KVP_EVENT_CLEARED: /* an engine's event is of its own memory alone; the standard's names the medium */
+    case KVP_EVENT_CLEARED: /* an engine's event clears only its GPU memory; a standard event names the medium */
         a->done.cleared++;
         if (ev->is_standard)
             (void)clear_stream(a, ev);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Enters a publisher's events into its view of the index, completed from its registration. */
+ * Applies the events of a publisher to its view of the index. Fields that an event omits come from the publisher's
+ * registration. */
 #ifndef KVP_CONDUCTOR_EVENTS_APPLY_H
 #define KVP_CONDUCTOR_EVENTS_APPLY_H
 
@@ -10,20 +11,21 @@
 #include "conductor/pool/pool.h"
 
 typedef struct {
-    kvp_index_t *ix; /* borrowed, as the next two */
+    kvp_index_t *ix; /* the index; it is borrowed, and so are spaces and view */
     kvp_spaces_t *spaces;
     kvp_view_t *view;
-    kvp_namespace_t terms; /* the registration's values for fields that an event omits; borrowed texts */
+    kvp_namespace_t terms; /* the registration's values for fields that an event omits; the texts are borrowed */
     uint32_t rank;
     uint64_t hash_seed;
-    kvp_join_t *joins[KVP_POOLS_MAX]; /* borrowed: joins of the pools where the publisher stores */
+    kvp_join_t *joins[KVP_POOLS_MAX]; /* the joins with the pools in which the publisher stores blocks; borrowed */
     uint32_t joins_n;
-    bool (*make_room)(void *arg); /* called when the index is full: true = room may have come. NULL = none */
+    /* called when the index is full; returns true if space may be free now; NULL = none */
+    bool (*make_room)(void *arg);
     void *arg;
     kvp_decoder_t decoder;
     struct {
-        uint64_t events, stored, removed, cleared; /* blocks, but for events and cleared */
-        uint64_t gaps, duplicates; /* of event ids */
+        uint64_t events, stored, removed, cleared; /* counters: events, stored and removed blocks, and clear events */
+        uint64_t gaps, duplicates; /* counters of gaps and repetitions in the ids of standard events */
         uint64_t skips[KVP_SKIPS_N];
     } done;
     kvp_streams_t streams;
@@ -33,11 +35,13 @@ void kvp_applier_init(kvp_applier_t *a, kvp_index_t *ix, kvp_spaces_t *spaces, k
                       const kvp_namespace_t *terms, uint32_t rank, uint64_t hash_seed);
 void kvp_applier_fini(kvp_applier_t *a);
 
-/* kvp_events_apply enters the events of one payload. False: malformed, which is counted. */
+/* kvp_events_apply applies all events of a payload. It returns false, and counts the payload, if the payload is
+ * malformed. */
 bool kvp_events_apply(kvp_applier_t *a, const void *payload, size_t len);
-/* kvp_events_apply_one enters one. */
+/* kvp_events_apply_one applies one event. */
 void kvp_events_apply_one(kvp_applier_t *a, const kvp_event_t *event);
-/* kvp_events_drop: nothing is held any more, and no stream is known; where hashes stand is. */
+/* kvp_events_drop removes all blocks of the publisher from its view and forgets its streams. The positions of the
+ * hashes stay known. */
 void kvp_events_drop(kvp_applier_t *a);
 
 #endif

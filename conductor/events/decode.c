@@ -17,12 +17,14 @@
 
 typedef msgpack_object object_t;
 
-/* ---- walking */
-/* Reads a header: `more` objects follow, after `skip` bytes. Returns its length, 0 = malformed. */
+/* ---- a check of the payload's structure before decoding */
+/* Reads the header of a msgpack object. After the header follow `skip` bytes of data and `more` nested objects.
+ * Returns the length of the header; 0 = malformed. */
 static size_t
 read_header(const uint8_t *at, size_t left, uint64_t *skip_out, uint64_t *more_out)
 {
-    static const uint8_t ints[] = {4, 8, 1, 2, 4, 8, 1, 2, 4, 8}; /* 0xca to 0xd3 */
+    /* lengths of floats and integers, for types 0xca to 0xd3 */
+    static const uint8_t ints[] = {4, 8, 1, 2, 4, 8, 1, 2, 4, 8};
     const uint8_t c = at[0];
     size_t width = 0;
     uint64_t value = 0;
@@ -44,7 +46,7 @@ read_header(const uint8_t *at, size_t left, uint64_t *skip_out, uint64_t *more_o
     else if (c >= 0xdc && c <= 0xdf)
         width = 2u << ((c - 0xdc) & 1);
     else
-        return 0; /* extensions have no place in an event */
+        return 0; /* msgpack extension types, which events never use */
     if (left < 1 + width) return 0;
     for (size_t i = 0; i < width; i++)
         value = value << 8 | at[1 + i];
@@ -55,7 +57,7 @@ read_header(const uint8_t *at, size_t left, uint64_t *skip_out, uint64_t *more_o
     return 1 + width;
 }
 
-/* Checks for one whole object, with no more objects than bytes, and limited depth. */
+/* Returns true if the payload is one complete object, with no more nested objects than bytes and with limited depth. */
 static bool
 is_sound(const uint8_t *at, size_t len)
 {
@@ -80,7 +82,7 @@ is_sound(const uint8_t *at, size_t len)
     }
 }
 
-/* ---- fields */
+/* ---- fields of an event by name and by position */
 enum {
     F_TYPE,
     F_BLOCK_HASHES,
@@ -120,7 +122,7 @@ static const char *const names[FIELDS] = {
     "sums",       "cache_salt",     "metadata",
 };
 
-typedef const object_t *fields_t[FIELDS]; /* NULL = absent or null */
+typedef const object_t *fields_t[FIELDS]; /* the fields of an event; NULL = absent or null */
 
 static bool
 is_text(const object_t *o, const char *text)
@@ -146,8 +148,8 @@ fields_of_map(const msgpack_object_map *map, fields_t fields)
             }
 }
 
-/* SGLang's map of fields without a position in an array. Two salts in one event are invalid: the
- * field becomes a non-text, so that the event is refused. */
+/* Takes over the salt from SGLang's metadata map, which holds fields without a position in the array. If the event
+ * has two different salts, the field becomes a non-text, so that the event is refused. */
 static void
 fields_of_metadata(const object_t *o, fields_t fields)
 {
@@ -160,8 +162,8 @@ fields_of_metadata(const object_t *o, fields_t fields)
         before == NULL || msgpack_object_equal(*before, *inside[F_CACHE_SALT]) ? inside[F_CACHE_SALT] : o;
 }
 
-/* Arrays have the tag first, and the fields in the order of vLLM's classes, of which the last ones
- * may be omitted. SGLang's arrays also have a map, after the medium or at the end. */
+/* Reads the fields of an event in the form of an array: first the tag, then the fields in the order of vLLM's
+ * classes. The last fields may be omitted. SGLang's arrays also have a map, after the medium or at the end. */
 static void
 fields_of_array(const msgpack_object_array *array, fields_t fields)
 {
@@ -177,7 +179,7 @@ fields_of_array(const msgpack_object_array *array, fields_t fields)
     }
 }
 
-/* ---- values */
+/* ---- reading values of fields */
 static bool
 read_text(const object_t *o, kvp_text_t *out)
 {
@@ -197,8 +199,8 @@ read_u32(const object_t *o, uint32_t *out)
     return true;
 }
 
-/* An integer, which may be signed (mod 2^64), or the bytes of a longer hash, of which the last
- * eight count, as vLLM shortens them itself. */
+/* Reads a hash: an integer, possibly negative (mod 2^64), or the bytes of a longer hash. Of these the last eight
+ * bytes count, because vLLM itself shortens hashes in this way. */
 static bool
 read_hash(const object_t *o, uint64_t *out)
 {
@@ -264,7 +266,7 @@ is_same_text(kvp_text_t a, kvp_text_t b)
     return a.at != NULL && b.at != NULL && a.len == b.len && memcmp(a.at, b.at, a.len) == 0;
 }
 
-/* An empty salt is none. */
+/* Sets the salt of the event. An empty salt means no salt. Returns false if the event already has another salt. */
 static bool
 add_salt(kvp_event_t *ev, kvp_text_t salt, kvp_skip_t *why)
 {
@@ -275,8 +277,8 @@ add_salt(kvp_event_t *ev, kvp_text_t salt, kvp_skip_t *why)
     return true;
 }
 
-/* Reads one key of block i: the adapter's name, a salt, or another input such as an image. A salt
- * without the tag is the first other text of a prompt's first block. */
+/* Reads an extra key of block i: the adapter's name, a salt, or another input such as an image. In the first block
+ * of a prompt, the first other text is a salt without the tag. */
 static bool
 read_extra_key(const object_t *key, uint32_t i, kvp_event_t *ev, kvp_skip_t *why)
 {
@@ -296,8 +298,8 @@ read_extra_key(const object_t *key, uint32_t i, kvp_event_t *ev, kvp_skip_t *why
     return true;
 }
 
-/* Reads a list for each block. SGLang joins events of single blocks, and keeps the list of the
- * first one: a key there that is not a salt belongs to an unknown block. */
+/* Reads the lists of extra keys, one list for each block. SGLang merges events of single blocks and keeps only the
+ * list of the first block. So a key in that list that is not a salt may belong to any of the blocks. */
 static bool
 read_extra_keys(const object_t *o, kvp_event_t *ev, kvp_skip_t *why)
 {
@@ -316,7 +318,7 @@ read_extra_keys(const object_t *o, kvp_event_t *ev, kvp_skip_t *why)
     return o->via.array.size == ev->n || (ev->salt.at != NULL && ev->outside_from == ev->n);
 }
 
-/* Reads the salt of an event with a field for it. */
+/* Reads the salt from the event's own field for it, or from the metadata map. */
 static bool
 read_salt(fields_t f, kvp_event_t *ev, kvp_skip_t *why)
 {
@@ -327,7 +329,7 @@ read_salt(fields_t f, kvp_event_t *ev, kvp_skip_t *why)
     return read_text(f[F_CACHE_SALT], &salt) && add_salt(ev, salt, why);
 }
 
-/* ---- events */
+/* ---- decoding of whole events */
 static bool
 read_engine_event(kvp_decoder_t *d, fields_t f, kvp_event_t *ev, char lora_id[24], kvp_skip_t *why)
 {

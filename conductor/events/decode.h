@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Payloads of KV events, in msgpack: [timestamp, [event, ...], rank]. The form of an event decides
- * its decoder: maps and arrays of vLLM and SGLang, and the standard's envelope. No part of a
- * payload is trusted. */
+ * Decodes payloads of KV events in msgpack: [timestamp, [event, ...], rank]. The form of an event decides its
+ * decoder: maps and arrays of vLLM and SGLang, and the standard's envelope. No part of a payload is trusted. */
 #ifndef KVP_CONDUCTOR_EVENTS_DECODE_H
 #define KVP_CONDUCTOR_EVENTS_DECODE_H
 
@@ -16,7 +15,7 @@ typedef struct {
     void *arg;
 } kvp_decode_ops_t;
 
-/* Its memory is kept between payloads. */
+/* Buffers of a decoder, which are reused for the next payload. */
 typedef struct {
     kvp_buf_t hashes, tokens;
 } kvp_decoder_t;
@@ -24,8 +23,8 @@ typedef struct {
 void kvp_decoder_init(kvp_decoder_t *d);
 void kvp_decoder_fini(kvp_decoder_t *d);
 
-/* kvp_decode calls back for each event, in order. *rank_out: the payload's; UINT32_MAX = none.
- * False: it is no payload at all, and nothing was called. */
+/* kvp_decode calls back for each event, in order. *rank_out is the rank of the payload; UINT32_MAX = the payload
+ * has none. It returns false, without any callback, if the bytes are not a payload. */
 bool kvp_decode(kvp_decoder_t *d, const void *payload, size_t len, const kvp_decode_ops_t *ops, uint32_t *rank_out)
     KVP_MUST_USE;
 

@@ -2,17 +2,18 @@
  * See feed.h.
  *
  * Design notes.
- * - A replay begins with the last known message: other bytes under its number, or no message, show
- *   that another process publishes there now.
- * - Live messages wait during a replay. Over the limit they are dropped, and asked for again. */
+ * - A replay begins with the last known message. If the publisher sends other bytes under its number, or no message,
+ *   another process publishes there now.
+ * - Live messages wait in a queue during a replay. Above the limit the queue is dropped, and the messages are
+ *   requested again. */
 #include "conductor/events/feed.h"
 
 #include <string.h>
 #include <xxhash.h>
 
 #define S 1000000000ull
-#define SILENCE_NS (5 * S) /* a last message may be lost, and nothing shows that */
-#define REPLAY_MAX_NS (5 * S) /* a replay that gets on no further has failed */
+#define SILENCE_NS (5 * S) /* after this silence a replay is requested, as a lost last message leaves no sign */
+#define REPLAY_MAX_NS (5 * S) /* a replay without progress for this time has failed */
 #define TRIES_MAX 3u
 
 static void
@@ -60,8 +61,9 @@ is_last(const kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
     return f->has_last && seq == f->last && XXH3_64bits(payload, len) == f->last_digest;
 }
 
-/* ---- messages that arrive during a replay */
-/* Without room the queue has an error, and end_replay asks for all messages again. */
+/* ---- the queue of messages that arrive during a replay */
+/* Adds a message to the queue. If the queue is full, its buffer has an error, and end_replay requests all messages
+ * again. */
 static void
 enqueue_message(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
 {
@@ -74,9 +76,9 @@ enqueue_message(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
 
 static void take_message(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns);
 
-/* Handles the queued messages as if they arrived now. The replay has shown that the process is the
- * same, so a queued message that is not above the last one is known. A gap begins another replay,
- * and the rest keeps waiting. */
+/* Handles the queued messages as if they arrived now. The replay has shown that the publishing process is the
+ * same. So a queued message whose number is not above the last number is a duplicate. A gap begins another replay,
+ * and the remaining messages stay in the queue. */
 static void
 run_queue(kvp_feed_t *f, uint64_t now_ns)
 {
@@ -100,8 +102,8 @@ run_queue(kvp_feed_t *f, uint64_t now_ns)
     kvp_buf_fini(&queue);
 }
 
-/* ---- live */
-/* Without a replay the earlier messages are given up, and the received one is the beginning. */
+/* ---- handling of live messages */
+/* Starts again with the received message as the first one, without a replay. All earlier messages are dropped. */
 static void
 begin_with(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns)
 {
@@ -148,7 +150,7 @@ kvp_feed_live(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint
         take_message(f, seq, payload, len, now_ns);
 }
 
-/* ---- a replay */
+/* ---- handling of a replay's messages */
 static void
 replayed_first(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
 {
@@ -160,7 +162,7 @@ replayed_first(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
         return;
     }
     if (is_last(f, seq, payload, len)) return;
-    if (seq > f->last) { /* the publisher no longer keeps the messages between */
+    if (seq > f->last) { /* a gap: the publisher no longer keeps the messages between `last` and seq */
         f->stats.gaps++;
         drop_applied(f);
         apply_message(f, seq, payload, len);
@@ -185,12 +187,12 @@ kvp_feed_replayed(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, 
         replayed_first(f, seq, payload, len);
     } else if (seq == f->last + 1) {
         apply_message(f, seq, payload, len);
-    } else if (seq > f->last) { /* the publisher itself skipped numbers */
+    } else if (seq > f->last) { /* a gap in the replay: the publisher itself skipped numbers */
         f->stats.gaps++;
         drop_applied(f);
         apply_message(f, seq, payload, len);
     } else {
-        return; /* no progress */
+        return; /* a repeated message is no progress of the replay */
     }
     f->asked_ns = now_ns;
 }
@@ -199,7 +201,7 @@ void
 kvp_feed_snapshot(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns)
 {
     if (!is_replaying(f)) return;
-    /* Another number begins a new attempt of the publisher: the former attempt had no result. */
+    /* A snapshot with another number is a new attempt of the publisher. The parts of the former attempt are dropped. */
     if (f->state == KVP_FEED_ASKED || !f->has_last || f->last != seq - 1) {
         if (f->has_last) drop_applied(f);
         f->state = KVP_FEED_REPLAYING;
@@ -233,12 +235,13 @@ kvp_feed_replay_end(kvp_feed_t *f, uint64_t now_ns)
 {
     if (f->state == KVP_FEED_LIVE) return;
     f->heard_ns = now_ns;
-    /* Even the last message is missing: another process publishes, with fewer messages so far. */
+    /* The replay does not even contain the last message: another process publishes now, with fewer messages so far. */
     if (f->state == KVP_FEED_ASKED && f->has_last) {
         f->stats.incarnations++;
         f->state = KVP_FEED_STALE;
     }
-    /* Queued messages may be of the former process. The next replay repeats the others. */
+    /* Queued messages may be from the former process, so the queue is dropped. The next replay repeats the
+     * messages of the new process. */
     if (f->state == KVP_FEED_STALE) {
         kvp_buf_reset(&f->queue);
         drop_applied(f);
@@ -258,7 +261,7 @@ kvp_feed_digest(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len)
     }
     f->digest_seq = seq;
     kvp_buf_reset(&f->digest);
-    kvp_buf_append(&f->digest, payload, len); /* on a lack of memory the digest is dropped */
+    kvp_buf_append(&f->digest, payload, len); /* if there is no memory for the digest, it is dropped */
     if (f->digest.err != KVP_OK) kvp_buf_reset(&f->digest);
 }
 
@@ -273,7 +276,7 @@ kvp_feed_again(kvp_feed_t *f, uint64_t now_ns)
     ask_replay(f, 0, now_ns);
 }
 
-/* ---- time */
+/* ---- connections and time */
 void
 kvp_feed_disconnected(kvp_feed_t *f)
 {
@@ -298,7 +301,7 @@ kvp_feed_tick(kvp_feed_t *f, uint64_t now_ns)
         f->stats.failed_replays++;
         drop_applied(f);
         f->is_partial = true;
-        f->tries = TRIES_MAX; /* messages from now on are the beginning, until the next attempt in a while */
+        f->tries = TRIES_MAX; /* no more tries: the next live message becomes the first one, until a later replay */
         f->heard_ns = now_ns;
         end_replay(f, now_ns);
     } else if (f->can_replay && f->state == KVP_FEED_LIVE && now_ns - f->heard_ns > SILENCE_NS) {

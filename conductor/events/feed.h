@@ -1,73 +1,75 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The order of a publisher's messages: the next number, missed messages, and whether the publishing
- * process is still the same. A state machine without sockets and clocks. Possibly stale state is
- * dropped, never served. */
+ * Checks the order of a publisher's messages: the next number, missed messages, and whether the publishing process
+ * is still the same. A state machine without sockets and clocks. Possibly stale state is dropped, never served. */
 #ifndef KVP_CONDUCTOR_EVENTS_FEED_H
 #define KVP_CONDUCTOR_EVENTS_FEED_H
 
 #include "common/buf.h"
 
-#define KVP_FEED_QUEUE_MAX (16u << 20) /* bytes that wait for the end of a replay */
+#define KVP_FEED_QUEUE_MAX (16u << 20) /* limit of the queue of messages that wait for the end of a replay, in bytes */
 
 typedef struct {
     void (*apply)(void *arg, const void *payload, size_t len);
-    void (*drop)(void *arg); /* drops all applied events */
-    void (*ask)(void *arg,
-                /* asks for a replay from the number on; kvp_feed_replayed and kvp_feed_replay_end bring the
-         * answer */
-                uint64_t from);
+    void (*drop)(void *arg); /* function that removes the effects of all applied events */
+    /* requests a replay that begins with the message `from`; the answer arrives through kvp_feed_replayed and
+     * kvp_feed_replay_end */
+    void (*ask)(void *arg, uint64_t from);
     void *arg;
 } kvp_feed_ops_t;
 
 typedef enum {
-    KVP_FEED_LIVE, /* no replay is under way */
-    KVP_FEED_ASKED, /* a replay is under way, and no message of it has arrived */
-    KVP_FEED_REPLAYING, /* messages of the replay have arrived */
-    KVP_FEED_STALE /* another process publishes now: the next replay has to begin at 0 */
+    KVP_FEED_LIVE, /* state: no replay is in progress, and live messages are applied */
+    KVP_FEED_ASKED, /* state: a replay was requested, and none of its messages has arrived */
+    KVP_FEED_REPLAYING, /* state: messages of a replay have arrived */
+    KVP_FEED_STALE /* state: another process publishes now, so the next replay has to begin at message 0 */
 } kvp_feed_state_t;
 
 typedef struct {
     kvp_feed_ops_t ops;
     kvp_feed_state_t state;
     bool can_replay;
-    bool has_last; /* a message was applied: */
-    uint64_t last, last_digest; /* its number, and a hash of its bytes */
-    uint64_t heard_ns, sure_ns; /* when anything came; when it was known to be all, last */
-    bool is_partial; /* the applied messages do not begin at the publisher's first one */
-    bool is_doubted; /* the connection was renewed during the replay, so another replay has to follow */
+    bool has_last; /* a flag: a message was applied, and the next two fields are set */
+    uint64_t last, last_digest; /* number of the last applied message, and a hash of its bytes */
+    uint64_t heard_ns, sure_ns; /* time at which anything last arrived; last time at which no message was missing */
+    bool is_partial; /* a flag: the applied messages do not begin with the publisher's first message */
+    bool is_doubted; /* a flag: the connection was renewed during the replay, so another replay has to follow */
     uint64_t asked_ns, asked_from;
-    uint32_t tries; /* replays in a row that left a gap */
-    kvp_buf_t digest; /* a digest that waits for the message of this number: */
+    uint32_t tries; /* number of consecutive replays that left a gap */
+    kvp_buf_t digest; /* a received digest, which waits until message digest_seq has been applied */
     uint64_t digest_seq;
-    kvp_buf_t queue; /* messages that came meanwhile: number, length, bytes, padded; after an error they are lost */
+    /* live messages that arrived during a replay (number, length, bytes, padding); if the buffer has an error,
+     * they are lost */
+    kvp_buf_t queue;
     struct {
         uint64_t applied, gaps, replays, failed_replays, drops, duplicates, incarnations, snapshots;
     } stats;
 } kvp_feed_t;
 
-/* can_replay: there is an endpoint for replays. Then a replay from 0 begins at once. */
+/* kvp_feed_init prepares the state. can_replay: the publisher has an endpoint for replays, and a replay from
+ * message 0 begins at once. */
 void kvp_feed_init(kvp_feed_t *f, const kvp_feed_ops_t *ops, bool can_replay, uint64_t now_ns);
 void kvp_feed_fini(kvp_feed_t *f);
 
 void kvp_feed_live(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns);
 void kvp_feed_replayed(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns);
-/* kvp_feed_snapshot: in a replay, all that is there, in any number of messages, instead of what is
- * not kept any more; message seq follows, which is the last before the snapshot began. */
+/* kvp_feed_snapshot passes a part of a snapshot, which replaces messages in a replay that the publisher no longer
+ * keeps. A snapshot contains the whole state in any number of parts. Message seq, the last one before the snapshot
+ * began, follows after the parts. */
 void kvp_feed_snapshot(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns);
 void kvp_feed_replay_end(kvp_feed_t *f, uint64_t now_ns);
-/* kvp_feed_digest: sums over all events up to message seq, which may not have arrived yet. They are
- * applied right after it, and dropped during a replay. */
+/* kvp_feed_digest passes sums over all events up to message seq, which may not have arrived yet. The sums are
+ * compared right after that message, and dropped during a replay. */
 void kvp_feed_digest(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len);
-/* kvp_feed_again: what was applied is not to be relied on, or not all that is wanted now: it is
- * dropped, and asked for from 0. */
+/* kvp_feed_again drops everything that was applied and requests a replay from message 0. It is called if the
+ * applied state is unreliable or incomplete. */
 void kvp_feed_again(kvp_feed_t *f, uint64_t now_ns);
-/* kvp_feed_connected: the connection is new, so messages may have been missed, and queued ones
- * belong to the former connection. */
+/* kvp_feed_connected reports a new connection. Messages may have been missed, and queued messages belong to the
+ * former connection. */
 void kvp_feed_connected(kvp_feed_t *f, uint64_t now_ns);
-/* kvp_feed_disconnected: without an endpoint for replays the publisher may later be another
- * process, so its blocks are dropped. */
+/* kvp_feed_disconnected reports the end of the connection. Without an endpoint for replays all blocks are dropped,
+ * because another process may publish after the next connect. */
 void kvp_feed_disconnected(kvp_feed_t *f);
-/* kvp_feed_tick: to be called a few times a second. */
+/* kvp_feed_tick checks timeouts; call it a few times a second. */
 void kvp_feed_tick(kvp_feed_t *f, uint64_t now_ns);
 
 #endif

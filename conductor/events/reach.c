@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See reach.h.
- */
+ * See reach.h. / */
 #include "conductor/events/reach.h"
 
 #include "common/clock.h"
@@ -14,28 +13,28 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define FIRST_NS (500 * KVP_NS_PER_MS) /* without a connection, before the first dial */
+#define FIRST_NS (500 * KVP_NS_PER_MS) /* time without a connection before the first dial */
 #define EVERY_NS (5 * KVP_NS_PER_S)
 #define DIAL_NS (2 * KVP_NS_PER_S)
-#define MUTE_DIALS 2u /* accepted dials until the port counts as one of another protocol */
+#define MUTE_DIALS 2u /* so many accepted dials in a row without ZMQ traffic mean that the port uses another protocol */
 
-/* A dial under way. It may outlive its reach. */
+/* A dial in progress. It may outlive the kvp_reach that began it. */
 typedef struct {
-    kvp_reach_t *of; /* NULL = abandoned */
+    kvp_reach_t *of; /* the object that began the dial; NULL = closed meanwhile */
     uv_getaddrinfo_t name;
     uv_tcp_t tcp;
     uv_connect_t connect;
-    bool is_naming, has_tcp; /* its name is looked up; tcp is open */
+    bool is_naming, has_tcp; /* flags: the host name is being resolved; tcp is an open handle */
 } dial_t;
 
 struct kvp_reach {
     uv_loop_t *uv;
     char endpoint[512];
     bool speaks;
-    bool was_told; /* of why, by a tick */
+    bool was_told; /* a flag: the last tick returned the current reason in `why` */
     char why[160];
-    uint32_t accepted; /* accepted dials since the last good state */
-    uint64_t since_ns, dialled_ns; /* beginning of the bad state, and time of the last dial; 0 = never */
+    uint32_t accepted; /* number of accepted dials since the endpoint last worked */
+    uint64_t since_ns, dialled_ns; /* time at which the endpoint stopped working; time of the last dial; 0 = never */
     dial_t *dial;
 };
 
@@ -51,7 +50,7 @@ end_dial(dial_t *d)
     if (d->of != NULL) d->of->dial = NULL;
     d->of = NULL;
     if (d->is_naming)
-        (void)uv_cancel((uv_req_t *)&d->name); /* on_name ends it */
+        (void)uv_cancel((uv_req_t *)&d->name); /* after the cancel libuv calls on_name, which frees the dial */
     else if (!d->has_tcp)
         free(d);
     else if (!uv_is_closing((uv_handle_t *)&d->tcp))
@@ -70,7 +69,7 @@ on_connect(uv_connect_t *connect, int status)
 {
     dial_t *d = connect->data;
 
-    if (d->of == NULL) return; /* it is being closed */
+    if (d->of == NULL) return; /* the dial's handle is already being closed */
     note_result(d->of, status == 0 ? NULL : uv_strerror(status));
     end_dial(d);
 }
@@ -115,7 +114,7 @@ dial_tcp(kvp_reach_t *r)
     if (!d->is_naming) end_dial(d);
 }
 
-/* A Unix socket answers at once. */
+/* Dials a Unix socket. The connect returns at once. */
 static void
 dial_unix(kvp_reach_t *r)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Whether anything listens at an endpoint, and why not: ZMQ tries on in silence. While its user has
- * no connection, the endpoint is dialled now and then, and the connection closed at once. On the
- * loop's thread. */
+ * Finds out whether a server listens at an endpoint, and if not, why. ZMQ itself retries without a report. While
+ * the user of the endpoint has no connection, the endpoint is dialled now and then, and the connection is closed
+ * at once. Runs on the loop's thread. */
 #ifndef KVP_CONDUCTOR_EVENTS_REACH_H
 #define KVP_CONDUCTOR_EVENTS_REACH_H
 
@@ -11,13 +11,15 @@
 
 typedef struct kvp_reach kvp_reach_t;
 
-/* speaks: a port that accepts connections, and never speaks ZMQ, is not reached. NULL = no memory. */
+/* kvp_reach_create starts the checks of an endpoint. speaks: a port that accepts connections but never sends ZMQ
+ * counts as unreachable. NULL = no memory. */
 kvp_reach_t *kvp_reach_create(uv_loop_t *uv, const char *endpoint, bool speaks);
-void kvp_reach_close(kvp_reach_t *r); /* the loop may turn a few times until its handles are closed; NULL is legal */
+void kvp_reach_close(kvp_reach_t *r); /* closes the checker; its handles need a few turns of the loop; NULL is legal */
 
-/* kvp_reach_tick, a few times a second. is_fine: its user gets data from there. True: it has just
- * become unreachable, or reachable again. */
+/* kvp_reach_tick checks the endpoint; call it a few times a second. is_fine: data arrives from the endpoint. It
+ * returns true if the endpoint has just become unreachable or reachable again. */
 bool kvp_reach_tick(kvp_reach_t *r, bool is_fine, uint64_t now_ns);
-const char *kvp_reach_why(const kvp_reach_t *r); /* the reason why it cannot be reached; "" = reachable, or unknown */
+/* why the endpoint cannot be reached; "" = reachable, or not known yet */
+const char *kvp_reach_why(const kvp_reach_t *r);
 
 #endif

@@ -2,10 +2,9 @@
  * See registry.h.
  *
  * Design notes.
- * - One thread changes the index. Readers use the roster, and the structures that it points to,
- *   inside an epoch.
- * - A publisher that leaves is removed from the roster, and its view ends, both at once for
- *   readers. Its blocks are swept in slices, and it is freed when no reader can see it. */
+ * - One thread changes the index. Readers use the roster, and the structures to which it points, inside an epoch.
+ * - A publisher that is removed leaves the roster, and its view ends; readers see both changes at once. Its blocks
+ *   are swept in slices, and it is freed when no reader can see it any more. */
 #include "conductor/events/registry.h"
 
 #include "conductor/events/registry_priv.h"
@@ -19,16 +18,16 @@
 #include <zmq.h>
 
 #define TICK_MS 100u
-#define BATCH 256u /* messages of a publisher in a turn */
-#define SWEEP 20000u /* entries freed in a turn */
-#define DIGESTS_NS (10 * KVP_NS_PER_S) /* between questions for a pool's digests */
+#define BATCH 256u /* limit of the messages of one publisher that are handled in one turn of the loop */
+#define SWEEP 20000u /* limit of the entries of removed views that are freed in one turn of the loop */
+#define DIGESTS_NS (10 * KVP_NS_PER_S) /* pause between two requests for a pool's digests */
 #define DRIFT_MIN_NS (20 * KVP_NS_PER_S)
 #define DRIFT_MAX_NS (3600 * KVP_NS_PER_S)
-#define ROOM_EVERY_NS KVP_NS_PER_S /* the search takes long, and may free little */
-#define LOST_NS (60 * KVP_NS_PER_S) /* with too many publishers, one that was unreachable for this long is removed */
-#define KNOWN_MAX (4u << 20) /* remembered places of a publisher's removed blocks */
+#define ROOM_EVERY_NS KVP_NS_PER_S /* pause between two searches for free space: a search is slow and may free little */
+#define LOST_NS (60 * KVP_NS_PER_S) /* time after which an unreachable publisher is removed if there are too many */
+#define KNOWN_MAX (4u << 20) /* limit of remembered positions of a publisher's removed blocks */
 
-/* ---- the roster */
+/* ---- the roster that readers see */
 static int
 by_instance_and_rank(const void *a, const void *b)
 {
@@ -68,13 +67,13 @@ publish_roster(kvp_registry_t *r)
     if (old != NULL) kvp_epoch_retire(&r->epoch, free_it, NULL, (uintptr_t)old);
 }
 
-/* ---- a publisher's events */
+/* ---- events of a publisher, and replays that they need */
 static void
 on_pool_event(void *arg, const kvp_event_t *event)
 {
     kvp_publisher_t *p = arg;
 
-    /* During a replay the repeated events may be newer than a digest. */
+    /* A digest during a replay is ignored: the repeated events may be newer than the digest. */
     if (event->kind == KVP_EVENT_DIGEST && p->feed.state != KVP_FEED_LIVE) return;
     kvp_pools_take(p->registry->pools, &p->source, event);
 }
@@ -111,8 +110,8 @@ feed_drop(void *arg)
         kvp_events_drop(&p->applier);
 }
 
-/* Limits the replays after drifts: a permanent difference (two objects of one part, a publisher
- * with another count) must not cost a snapshot each time. */
+/* Requests a replay after a digest showed a difference. The pause doubles with each drift, because a permanent
+ * difference (two objects of one part, a publisher with another count) must not cost a snapshot each time. */
 static void
 note_drift(kvp_publisher_t *p)
 {
@@ -128,7 +127,8 @@ note_drift(kvp_publisher_t *p)
                  p->reg.instance);
 }
 
-/* It is asked when the events at hand are taken in. */
+/* Marks publishers of pools for a new replay, or notes a drift. The replay is requested after the pending events
+ * were applied. */
 static void
 on_wanted(void *arg, const kvp_pool_source_t *source, bool is_drift)
 {
@@ -214,7 +214,8 @@ on_connected(void *arg)
     kvp_feed_connected(&p->feed, kvp_boot_ns());
 }
 
-/* The index is full: removes places without a holder first. */
+/* Frees space in the full index: first the known positions of blocks without a holder. Returns true if space may
+ * have become free. */
 static bool
 make_room(void *arg)
 {
@@ -239,7 +240,7 @@ on_more_messages(void *arg)
     uv_idle_start(&p->registry->more, on_more);
 }
 
-/* ---- coming and going */
+/* ---- adding and removing publishers */
 static void
 mark_unseen(void *arg, uintptr_t what)
 {
@@ -276,14 +277,14 @@ end_publisher(kvp_registry_t *r, kvp_publisher_t *p)
     if (p->reg.is_shared) kvp_pools_drop(r->pools, &p->source);
     kvp_list_del(&p->link);
     kvp_list_add_tail(&r->ending, &p->link);
-    if (p->reg.is_shared) on_wanted(r, NULL, false); /* another publisher may report the same pool */
+    if (p->reg.is_shared) on_wanted(r, NULL, false); /* others may report the same pool, so they are replayed */
     r->n--;
     publish_roster(r);
     kvp_view_end(p->view);
     kvp_epoch_retire(&r->epoch, mark_unseen, NULL, (uintptr_t)p);
 }
 
-/* Returns false with too many joins. */
+/* Connects the publisher with the pools in which it stores blocks. Returns false if there are too many joins. */
 static bool
 join_pools(kvp_registry_t *r, kvp_publisher_t *p)
 {
@@ -350,7 +351,8 @@ find_publisher(const kvp_registry_t *r, const kvp_registration_t *key)
     return NULL;
 }
 
-/* A bound endpoint serves one engine: its events do not name their sender. */
+/* Returns true if another publisher uses the endpoint. A bound endpoint serves only one engine, because events do
+ * not name their sender. */
 static bool
 is_endpoint_taken(const kvp_registry_t *r, const kvp_registration_t *what, char why[160])
 {
@@ -369,7 +371,8 @@ is_endpoint_taken(const kvp_registry_t *r, const kvp_registration_t *what, char 
     return false;
 }
 
-/* Removes the longest unreachable publisher. Returns false without one of LOST_NS. */
+/* Removes the publisher that has been unreachable for the longest time. Returns false if none has been unreachable
+ * for LOST_NS. */
 static bool
 end_lost(kvp_registry_t *r)
 {
@@ -398,8 +401,8 @@ kvp_registry_add(kvp_registry_t *r, const kvp_registration_t *what, char why[160
     if (old != NULL && memcmp(&old->reg, what, sizeof *what) == 0) return KVP_OK;
     if (old == NULL && r->n == KVP_PUBLISHERS_MAX && !end_lost(r)) return KVP_LIMIT;
     if (is_endpoint_taken(r, what, why)) return KVP_HELD;
-    /* If both bind one endpoint the old one has to be closed first; else it stays if the new one is
-     * refused. */
+    /* If the old and the new publisher bind one endpoint, the old one is closed first. Otherwise the old one stays
+     * if the new one is refused. */
     if (old != NULL && (strcmp(old->reg.endpoint, what->endpoint) == 0 ||
                         kvp_subscription_is_same_bound(old->reg.endpoint, what->endpoint))) {
         end_publisher(r, old);
@@ -429,7 +432,7 @@ kvp_registry_remove(kvp_registry_t *r, const kvp_registration_t *key)
     return KVP_OK;
 }
 
-/* ---- time */
+/* ---- periodic work */
 static void
 on_more(uv_idle_t *idle)
 {
@@ -455,7 +458,7 @@ look_at_ready(kvp_registry_t *r)
     if (is_ready && !r->is_starting) r->is_ready = true;
 }
 
-/* Compares a pool again that sent events since its last comparison. */
+/* Requests digests from a pool that has sent events since the last comparison. */
 static void
 ask_digests(kvp_publisher_t *p, uint64_t now_ns)
 {
@@ -466,7 +469,7 @@ ask_digests(kvp_publisher_t *p, uint64_t now_ns)
     kvp_subscription_ask_digests(p->sub);
 }
 
-/* Empties a damaged view, and replays its publisher. A publisher without replay continues with its
+/* Empties a damaged view, and requests a replay from its publisher. A publisher without replays continues with its
  * next events. */
 static void
 look_at_view(kvp_publisher_t *p)
@@ -484,7 +487,7 @@ look_at_view(kvp_publisher_t *p)
     p->repairs++;
 }
 
-/* Logs once that an endpoint cannot be reached, and once that it is reached again. */
+/* Logs once that an endpoint cannot be reached, and once that it can be reached again. */
 static void
 look_at_reach(kvp_publisher_t *p, kvp_reach_t *reach, const char *endpoint, bool is_fine, uint64_t now_ns)
 {
@@ -530,7 +533,7 @@ on_tick(uv_timer_t *timer)
     uv_idle_start(&r->more, on_more);
 }
 
-/* ---- questions */
+/* ---- calls of readers, inside an epoch */
 kvp_epoch_reader_t *
 kvp_registry_enter(kvp_registry_t *r)
 {
@@ -571,7 +574,7 @@ kvp_registry_is_ready(const kvp_registry_t *r)
     return r->is_ready;
 }
 
-/* ---- life */
+/* ---- creation and destruction */
 kvp_err_t
 kvp_registry_create(uv_loop_t *uv, uint64_t hash_seed, uint32_t blocks_max, const char *data_dir, kvp_registry_t **out)
 {
@@ -624,7 +627,7 @@ void
 kvp_registry_destroy(kvp_registry_t *r)
 {
     if (r == NULL || !kvp_registry_close_dir(r)) return;
-    kvp_epoch_collect(&r->epoch); /* without readers */
+    kvp_epoch_collect(&r->epoch); /* frees all retired objects, as no reader is left */
     while (!kvp_list_is_empty(&r->publishers)) {
         kvp_publisher_t *p = kvp_list_first(&r->publishers, kvp_publisher_t, link);
 

@@ -18,12 +18,12 @@
 
 #define FILE_NAME "registrations.json"
 #define RETRY_NS (5 * KVP_NS_PER_S)
-#define WAIT_MS 2000u /* of /register and /unregister for the disk, */
-#define CROWD_WAIT_MS 500u /* or this long while two wait already: the waiting threads also answer /route */
-#define FINISH_MS 2000u /* of the start and the end */
+#define WAIT_MS 2000u /* time for which /register and /unregister wait for the disk */
+#define CROWD_WAIT_MS 500u /* the shorter wait while two threads wait already: these threads also answer /route */
+#define FINISH_MS 2000u /* time for which the start and the end of the process wait for the disk */
 
-/* ---- writing */
-/* On the disk's thread. */
+/* ---- writing the file of registrations */
+/* Writes the file of registrations, on the disk's thread. */
 static int
 write_file(kvp_disk_job_t *job)
 {
@@ -35,7 +35,7 @@ write_file(kvp_disk_job_t *job)
     snprintf(path, sizeof path, "%s/" FILE_NAME, r->data_dir);
     snprintf(temp, sizeof temp, "%s/" FILE_NAME ".new", r->data_dir);
     fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    errno = fd < 0 ? errno : ENOSPC; /* of a short write */
+    errno = fd < 0 ? errno : ENOSPC; /* errno if open succeeded and a write is short */
     is_ok = fd >= 0 && write(fd, r->file.text.data, r->file.text.len) == (ssize_t)r->file.text.len && fsync(fd) == 0 &&
             rename(temp, path) == 0;
     error = is_ok ? 0 : errno;
@@ -91,11 +91,11 @@ void
 kvp_registry_tick_file(kvp_registry_t *r, uint64_t now_ns)
 {
     if (r->disk == NULL) return;
-    kvp_disk_reap(r->disk); /* also logs a hanging disk */
+    kvp_disk_reap(r->disk); /* runs the callbacks of finished jobs, and logs if the disk does not answer */
     if (r->file.writing == 0 && r->file.kept < r->file.changes && now_ns >= r->file.retry_ns) submit_file(r);
 }
 
-/* ---- calls of other threads */
+/* ---- functions for other threads than the loop's */
 bool
 kvp_registry_is_kept(kvp_registry_t *r)
 {
@@ -125,7 +125,7 @@ kvp_registry_trouble(const kvp_registry_t *r, char *text, size_t cap)
     return r->disk != NULL && kvp_disk_trouble(r->disk, text, cap);
 }
 
-/* ---- reading */
+/* ---- reading a file of registrations */
 kvp_err_t
 kvp_registry_load(kvp_registry_t *r, const char *path)
 {
@@ -151,7 +151,7 @@ kvp_registry_load(kvp_registry_t *r, const char *path)
     return KVP_CORRUPT;
 }
 
-/* ---- life */
+/* ---- opening and closing the data directory */
 static void
 wake_loop(void *arg)
 {
@@ -213,7 +213,7 @@ bool
 kvp_registry_close_dir(kvp_registry_t *r)
 {
     if (r->disk == NULL) return true;
-    for (uint32_t i = 0; i < 2; i++) { /* first the write under way, then the remaining changes */
+    for (uint32_t i = 0; i < 2; i++) { /* round 1 waits for the write in progress, round 2 for the remaining changes */
         kvp_pools_flush(r->pools);
         if (kvp_disk_finish(r->disk, FINISH_MS)) continue;
         kvp_log_error("conductor", "the latest changes are not kept: the data directory does not answer dir=%s",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The reports of the registry: /services, /global_view, the unreachable publishers and the metrics.
- * Reads the registry and changes nothing. On the loop's thread. */
+ * The reports of the registry: /services, /global_view, the unreachable publishers and the metrics. The code only
+ * reads the registry. It runs on the loop's thread. */
 #include "conductor/events/registry_priv.h"
 
 #include "common/clock.h"
@@ -42,7 +42,7 @@ write_source(const kvp_pool_source_t *source, kvp_jsonw_t *w)
     kvp_jsonw_close(w, ']');
 }
 
-/* Writes the pools' part of an engine's blocks. */
+/* Writes the field `joins`: the blocks of an engine in shared pools. */
 static void
 write_joins(const kvp_applier_t *a, kvp_jsonw_t *w)
 {
@@ -56,7 +56,7 @@ write_joins(const kvp_applier_t *a, kvp_jsonw_t *w)
     kvp_jsonw_close(w, ']');
 }
 
-/* Writes the messages of other engines at the same bound endpoint. */
+/* Writes how many messages of other engines were refused at the same bound endpoint. */
 static void
 write_refused(const kvp_subscription_t *sub, kvp_jsonw_t *w)
 {
@@ -75,7 +75,8 @@ why_of(const kvp_reach_t *reach)
     return reach == NULL ? "" : kvp_reach_why(reach);
 }
 
-/* A publisher is live without its replay endpoint: its new events count. */
+/* Returns the publisher's state for reports. A publisher whose replay endpoint is unreachable counts as live,
+ * because its new events are applied. */
 static const char *
 state_of(const kvp_publisher_t *p)
 {
@@ -84,7 +85,7 @@ state_of(const kvp_publisher_t *p)
     return p->feed.state != KVP_FEED_LIVE ? "replaying" : kvp_subscription_is_connected(p->sub) ? "live" : "connecting";
 }
 
-/* The field `unreachable`: the endpoint and the reason. */
+/* Writes the field `unreachable`: the endpoint and the reason, if an endpoint cannot be reached. */
 static void
 write_unreachable(const kvp_publisher_t *p, kvp_jsonw_t *w)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See streams.h.
- */
+ * See streams.h. / */
 #include "conductor/events/streams.h"
 
 #include "common/log.h"
@@ -18,7 +17,7 @@ kvp_streams_step(kvp_streams_t *s, uint64_t stream, uint64_t id)
     const kvp_digest_t key = {.lo = stream, .hi = 1};
     uint64_t *at = kvp_digestmap_at(&s->young, key), *was = at != NULL ? at : kvp_digestmap_at(&s->old, key);
     const bool is_first = was == NULL;
-    const uint64_t last = was == NULL ? id : *was; /* the id before the expected one */
+    const uint64_t last = was == NULL ? id : *was; /* the next expected id of the stream */
 
     if (id == UINT64_MAX || id < last) return KVP_STREAM_SEEN;
     if (at == NULL && s->young.n == KVP_STREAMS_MIN) {

@@ -20,21 +20,21 @@
 #include <zmq.h>
 
 #define FRAMES_MAX 4u
-#define MESSAGE_MAX ((int64_t)4 << 20) /* bytes of a message */
-#define WAITING_MAX 100 /* messages that ZMQ queues for us; the publisher drops further ones */
-#define BATCH 64u /* messages read before other sockets get their turn, */
-#define PART_BYTES (16u << 10) /* where this many bytes count as another one */
+#define MESSAGE_MAX ((int64_t)4 << 20) /* limit of the length of a message, in bytes; ZMQ refuses longer ones */
+#define WAITING_MAX 100 /* limit of the messages that ZMQ queues for this process; the publisher drops others */
+#define BATCH 64u /* cost limit of one turn: after so many messages other sockets are read */
+#define PART_BYTES (16u << 10) /* every so many bytes of a message cost as much as one more message of the turn */
 #define SEQ_BYTES 8u
-#define TOPIC_MAX 128u /* shown bytes of it */
+#define TOPIC_MAX 128u /* bytes of a topic that are kept for reports */
 #define FDS_MAX (1 << 20)
 #define NO_FD (-1)
 #define UNBIND_MS 200
-/* Without a connection, the pause before retrying with new sockets: libzmq gives a peer up for good
- * after a protocol error. */
+/* Without a connection for this time, the sockets are replaced, because libzmq gives a peer up for good after a
+ * protocol error. */
 #define AGAIN_NS (5 * KVP_NS_PER_S)
 
 typedef struct {
-    void *socket; /* NULL = none */
+    void *socket; /* the ZMQ socket; NULL = none is open */
     uv_poll_t *poll;
 } watched_t;
 
@@ -47,17 +47,17 @@ struct kvp_subscription {
     watched_t sub, monitor, dealer;
     bool is_connected;
     bool is_bound;
-    kvp_buf_t fds; /* of a bound endpoint, by descriptor: 1 = it is a connection */
+    kvp_buf_t fds; /* open connections of a bound endpoint: the byte at index fd is 1 if fd is a connection */
     uint32_t fds_n;
-    int source; /* the publisher's descriptor; NO_FD = none has sent anything */
+    int source; /* descriptor of the accepted publisher's connection; NO_FD = no publisher has sent a message */
     char topic[TOPIC_MAX], refused_topic[TOPIC_MAX];
     uint64_t refused;
-    uint64_t since_ns; /* of the sockets, or of the last connection's end */
+    uint64_t since_ns; /* time at which the sockets were opened, or the last connection ended */
     bool is_replaying;
     uint64_t malformed;
 };
 
-/* ---- sockets */
+/* ---- opening and closing sockets */
 static void
 on_poll_closed(uv_handle_t *handle)
 {
@@ -118,7 +118,7 @@ make_socket(kvp_subscription_t *s, int type)
     set_int(socket, ZMQ_RCVHWM, WAITING_MAX);
     set_int(socket, ZMQ_RECONNECT_IVL, 50);
     set_int(socket, ZMQ_RECONNECT_IVL_MAX, 1000);
-    set_int(socket, ZMQ_HEARTBEAT_IVL, 2000); /* detects a dead peer */
+    set_int(socket, ZMQ_HEARTBEAT_IVL, 2000); /* ZMQ heartbeats, to detect a dead peer */
     set_int(socket, ZMQ_HEARTBEAT_TIMEOUT, 4000);
     (void)zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &most, sizeof most);
     return socket;
@@ -204,8 +204,8 @@ kvp_subscription_open(uv_loop_t *uv, void *zmq, const char *endpoint, const char
     return KVP_OK;
 }
 
-/* ZMQ's thread closes a listening socket some time after the call. The port may be bound again once
- * ZMQ reports the close; waits at most UNBIND_MS for it. */
+/* Unbinds the socket and waits at most UNBIND_MS until ZMQ reports the close. Only then can the port be bound
+ * again, because ZMQ's thread closes a listening socket some time after the call. */
 static void
 unbind_socket(kvp_subscription_t *s)
 {
@@ -227,7 +227,8 @@ static void
 close_sub(kvp_subscription_t *s)
 {
     unbind_socket(s);
-    /* Else ZMQ's thread, which all sockets share, may wait for us to read of the end of the connection. */
+    /* Stops the monitor first. Otherwise ZMQ's thread, which all sockets share, may wait until the end of the
+     * connection is read from the monitor. */
     if (s->sub.socket != NULL) (void)zmq_socket_monitor(s->sub.socket, NULL, 0);
     unwatch_socket(&s->sub);
     unwatch_socket(&s->monitor);
@@ -252,9 +253,8 @@ kvp_subscription_tick(kvp_subscription_t *s, uint64_t now_ns)
     if (open_sub(s, s->endpoint) != KVP_OK) close_sub(s);
 }
 
-/* ---- messages */
-/* Receives the next message: returns its number of frames, of which the first FRAMES_MAX are kept.
- * 0 = none. */
+/* ---- receiving and sharing out messages */
+/* Receives the next message. Returns the number of its frames; the first FRAMES_MAX frames are kept. 0 = no message. */
 static uint32_t
 receive_message(void *socket, zmq_msg_t frames[FRAMES_MAX])
 {
@@ -266,7 +266,7 @@ receive_message(void *socket, zmq_msg_t frames[FRAMES_MAX])
 
         if (n >= FRAMES_MAX) zmq_msg_close(to);
         zmq_msg_init(to);
-        if (zmq_msg_recv(to, socket, ZMQ_DONTWAIT) < 0) { /* only in front of the first */
+        if (zmq_msg_recv(to, socket, ZMQ_DONTWAIT) < 0) { /* can fail only before the first frame */
             zmq_msg_close(to);
             return 0;
         }
@@ -295,7 +295,7 @@ read_seq(zmq_msg_t *frame, uint64_t *out)
     return true;
 }
 
-/* Returns the message's share of a turn. */
+/* Returns the cost of the message in the current turn. */
 static uint32_t
 share_of(zmq_msg_t *payload, uint32_t left)
 {
@@ -342,7 +342,8 @@ keep_topic(zmq_msg_t *frame, char out[TOPIC_MAX])
 
 static void read_monitor(kvp_subscription_t *s);
 
-/* The message is the publisher's: by its connection, since topics may be equal. */
+/* Returns true if the message is from the accepted publisher. The connection decides, because topics of two
+ * publishers may be equal. */
 static bool
 is_from_source(kvp_subscription_t *s, zmq_msg_t *frames, uint32_t n)
 {
@@ -350,7 +351,7 @@ is_from_source(kvp_subscription_t *s, zmq_msg_t *frames, uint32_t n)
 
     if (!s->is_bound || fd < 0 || fd == s->source) return true;
     if (!is_open(s, fd)) read_monitor(s);
-    if (!is_open(s, fd)) return false; /* it has ended meanwhile */
+    if (!is_open(s, fd)) return false; /* the message's connection has ended meanwhile, so the message is refused */
     if (s->source == NO_FD) {
         s->source = fd;
         keep_topic(&frames[0], s->topic);
@@ -385,7 +386,7 @@ is_topic(zmq_msg_t *frames, uint32_t n, const char *topic)
            memcmp(zmq_msg_data(&frames[1]), topic, strlen(topic)) == 0;
 }
 
-/* [empty, topic, seq, payload], or without the topic; the last one has -1. */
+/* Handles a message of a replay: [empty, topic, seq, payload], or without the topic. The last message has seq -1. */
 static void
 take_replay(kvp_subscription_t *s, zmq_msg_t *frames, uint32_t n)
 {
@@ -450,8 +451,8 @@ read_monitor(kvp_subscription_t *s)
     }
 }
 
-/* The replay first: live messages wait for it. A callback may ask for another replay, so the socket
- * is looked up each time. */
+/* Reads replayed messages before live ones, because live messages wait for the replay. A callback may ask for
+ * another replay, so the socket is read from the struct each time. */
 bool
 kvp_subscription_run(kvp_subscription_t *s, uint32_t most)
 {
@@ -479,7 +480,8 @@ kvp_subscription_ask(kvp_subscription_t *s, uint64_t from)
 
     for (uint32_t i = 0; i < SEQ_BYTES; i++)
         seq[i] = (uint8_t)(from >> 8 * (SEQ_BYTES - 1 - i));
-    if (s->is_replaying && open_dealer(s) != KVP_OK) return; /* asked again in a while */
+    /* without a socket no replay is requested; a later tick asks again */
+    if (s->is_replaying && open_dealer(s) != KVP_OK) return;
     s->is_replaying = true;
     if (zmq_send(s->dealer.socket, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT) == 0)
         (void)zmq_send(s->dealer.socket, seq, sizeof seq, ZMQ_DONTWAIT);

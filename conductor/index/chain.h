@@ -8,8 +8,8 @@
 
 #include <xxhash.h>
 
-/* kvp_chain_next is the hash of the prompt up to the end of these n tokens. before is the hash of
- * the tokens before them; NULL = none. */
+/* kvp_chain_next returns the hash of a prompt up to the end of its next block, whose n tokens are given. before is
+ * the hash of the tokens before the block; NULL = the block is the first one. */
 static inline uint64_t
 kvp_chain_next(const uint64_t *before, const uint32_t *tokens, size_t n, uint64_t seed)
 {

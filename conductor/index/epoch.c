@@ -10,7 +10,7 @@
 #include "common/log.h"
 
 typedef struct {
-    uint64_t epoch; /* in which it was taken out of reach */
+    uint64_t epoch; /* epoch in which the object was unlinked */
     kvp_epoch_fn fn;
     void *arg;
     uintptr_t what;

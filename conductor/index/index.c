@@ -21,9 +21,9 @@
 #define PART_BITS 12u
 #define PARTS (1u << PART_BITS)
 #define PIECE_BITS 16u
-#define PIECE (1u << PIECE_BITS) /* blocks */
+#define PIECE (1u << PIECE_BITS) /* number of blocks in a piece */
 #define PIECES (1u << (32 - PIECE_BITS))
-#define GONE 1u /* number of a removed entry; blocks have higher numbers */
+#define GONE 1u /* block number that marks a removed entry; numbers of blocks begin at FIRST */
 #define FIRST 2u
 #define CAP_MIN 8u
 
@@ -31,13 +31,13 @@ typedef struct {
     uint64_t hash;
     _Atomic uint32_t set;
     uint32_t space;
-    uint32_t users; /* 0 = it is free, or waits for readers */
+    uint32_t users; /* number of references; 0 = the block is free, or is freed when no reader can see it */
     _Atomic uint32_t depth;
 } block_t;
 
 typedef struct {
     uint32_t cap;
-    _Atomic uint64_t entries[]; /* upper half: of the hash; lower: number; 0 = free */
+    _Atomic uint64_t entries[]; /* an entry: upper half: bits of the hash; lower half: number of the block, 0 = free */
 } table_t;
 
 typedef struct {
@@ -53,17 +53,17 @@ struct kvp_index {
     uint32_t blocks_max;
     part_t parts[PARTS];
     _Atomic(block_t *) pieces[PIECES];
-    uint32_t numbers; /* numbers ever assigned */
+    uint32_t numbers; /* count of block numbers that were ever assigned */
     kvp_orphans_t orphans;
-    kvp_buf_t learning; /* uint32_t: blocks whose depth is known now, and whose children may wait for it */
+    kvp_buf_t learning; /* numbers (uint32_t) of blocks whose depth has just become known, for blocks that wait */
     uint64_t blocks, bytes, left_out;
-    kvp_buf_t spare; /* uint32_t: free block numbers */
-    kvp_buf_t spare_holders; /* and of holders */
+    kvp_buf_t spare; /* stack of free block numbers (uint32_t) */
+    kvp_buf_t spare_holders; /* stack of free holder numbers (uint32_t) */
     uint32_t holders_n;
     bool is_dead[KVP_HOLDERS_MAX];
 };
 
-/* ---- blocks */
+/* ---- blocks and their memory */
 static block_t *
 block_at(const kvp_index_t *ix, uint32_t number)
 {
@@ -80,7 +80,7 @@ free_block(void *arg, uintptr_t what)
     if (ix->spare.err != KVP_OK) kvp_panic("out of memory: numbers of blocks");
 }
 
-/* Large pages where there are any: look-ups are random. */
+/* Allocates memory for a piece of blocks, in huge pages if possible, because look-ups are random. */
 static block_t *
 new_piece(void)
 {
@@ -109,7 +109,7 @@ new_number(kvp_index_t *ix)
     return number;
 }
 
-/* ---- the table */
+/* ---- the hash table of blocks */
 static uint64_t
 mix_hash(const kvp_index_t *ix, uint32_t space, uint64_t hash)
 {
@@ -172,7 +172,7 @@ make_anew(kvp_index_t *ix, part_t *p)
     kvp_epoch_retire(ix->epoch, free_table, NULL, (uintptr_t)old);
 }
 
-/* The number, or KVP_BLOCK_NONE; *place_out is where it stands. */
+/* Returns the number of the block with the hash, or KVP_BLOCK_NONE; *place_out is the index of the entry. */
 static uint32_t
 find_block(const kvp_index_t *ix, const table_t *t, uint64_t key, uint32_t space, uint64_t hash, uint32_t *place_out)
 {
@@ -209,7 +209,7 @@ learn_depth(kvp_index_t *ix, uint32_t number, uint32_t depth)
     if (ix->learning.err != KVP_OK) kvp_panic("out of memory: depths of blocks");
 }
 
-/* Sets the depth of the block, and of all blocks that wait for it. */
+/* Sets the depth of the block, and of all blocks that wait for the depth of this block. */
 static void
 learn_depths(kvp_index_t *ix, uint32_t number, uint32_t depth)
 {
@@ -279,7 +279,7 @@ kvp_index_use_behind(kvp_index_t *ix, uint32_t space, uint64_t hash, uint64_t pa
     return number;
 }
 
-/* Returns false if the table does not have the block. */
+/* Removes the block's entry from the table. Returns false if the table does not have the block. */
 static bool
 take_out(kvp_index_t *ix, uint32_t number)
 {
@@ -316,7 +316,7 @@ kvp_index_rele(kvp_index_t *ix, uint32_t number)
     return false;
 }
 
-/* ---- holders */
+/* ---- the set of a block's holders */
 static uint32_t
 set_of(const block_t *b)
 {
@@ -419,8 +419,9 @@ kvp_index_depth(const kvp_index_t *ix, uint32_t block)
     return depth_of(block_at(ix, block));
 }
 
-/* ---- looking up */
-/* Three passes, so that memory is fetched for all blocks at once: tables, entries, blocks. */
+/* ---- look-ups by readers */
+/* Looks up n blocks in three passes (tables, entries, blocks), so that the CPU fetches the memory of all blocks in
+ * parallel. */
 void
 kvp_index_find(const kvp_index_t *ix, uint32_t space, uint32_t depth, const uint64_t *hashes, size_t n,
                uint32_t *sets_out)
@@ -464,7 +465,7 @@ kvp_index_stats(const kvp_index_t *ix, kvp_index_stats_t *out)
     *out = (kvp_index_stats_t){ix->blocks, ix->bytes + kvp_sets_bytes(ix->sets), ix->left_out};
 }
 
-/* ---- life */
+/* ---- creation and destruction */
 kvp_index_t *
 kvp_index_create(kvp_epoch_t *epoch, kvp_spaces_t *spaces, uint64_t seed, uint32_t blocks_max)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The holders of each block. A block is a place in a prompt: the rolling hash of all tokens up to
- * its end, in a namespace (model, block size, salt, tenant, LoRA). One thread writes; readers are
- * inside an epoch, take no lock, and see each block either before or after a change. */
+ * An index from blocks to their holders. A block is a place in a prompt: the rolling hash of all tokens up to its
+ * end, in a namespace (model, block size, salt, tenant, LoRA). One thread writes. Readers are inside an epoch,
+ * take no lock, and see each block either before or after a change. */
 #ifndef KVP_CONDUCTOR_INDEX_INDEX_H
 #define KVP_CONDUCTOR_INDEX_INDEX_H
 
@@ -11,57 +11,58 @@
 #define KVP_BLOCK_NONE 0u
 #define KVP_HOLDERS_MAX 65536u
 #define KVP_DEPTH_UNKNOWN UINT32_MAX
-#define KVP_LOOK_AHEAD 16u /* blocks of one combined look-up */
+#define KVP_LOOK_AHEAD 16u /* limit of the number of blocks in one look-up */
 
 typedef struct kvp_index kvp_index_t;
 
-/* epoch and spaces are borrowed; each block holds its namespace. blocks_max: no more are made. NULL = no memory. */
+/* kvp_index_create makes an index for at most blocks_max blocks. epoch and spaces are borrowed; each block holds a
+ * reference to its namespace. NULL = no memory. */
 kvp_index_t *kvp_index_create(kvp_epoch_t *epoch, kvp_spaces_t *spaces, uint64_t seed, uint32_t blocks_max);
 void kvp_index_destroy(kvp_index_t *ix);
 
-/* ---- the writer's */
-/* kvp_index_free_later takes memory and frees it when no reader can see it any more. */
+/* ---- functions for the writer */
+/* kvp_index_free_later takes ownership of memory, and frees it when no reader can see it any more. */
 void kvp_index_free_later(kvp_index_t *ix, void *memory);
-/* kvp_index_holder assigns the number of a new holder; KVP_HOLDERS_MAX = too many.
- * kvp_index_holder_end: readers skip it from now on (kvp_medium_t); its number is reused after
- * kvp_index_holder_free, when no set has it. */
+/* kvp_index_holder returns the number of a new holder; KVP_HOLDERS_MAX = too many holders. After
+ * kvp_index_holder_end readers skip the holder (kvp_medium_t). kvp_index_holder_free makes its number free for
+ * reuse; no set may contain the number then. */
 uint32_t kvp_index_holder(kvp_index_t *ix);
 void kvp_index_holder_end(kvp_index_t *ix, uint32_t holder);
 void kvp_index_holder_free(kvp_index_t *ix, uint32_t holder);
 
-/* kvp_index_use finds or makes the block: KVP_BLOCK_NONE = too many. Its number stays valid until
- * the same number of kvp_index_rele. */
+/* kvp_index_use finds or creates a block and takes a reference to it. KVP_BLOCK_NONE = the index is full. The
+ * number stays valid until kvp_index_rele has released all references. */
 uint32_t kvp_index_use(kvp_index_t *ix, uint32_t space, uint64_t hash, uint32_t depth);
-/* kvp_index_use_behind: the same, for a block of which no more is known than the hash that stands
- * before it. Its depth is unknown until that of its parent is known; it matches by its hash
- * meanwhile. */
+/* kvp_index_use_behind does the same for a block of which only the hash of its parent is known. The depth of the
+ * block is unknown until the depth of its parent is known. Until then look-ups find the block by its hash alone. */
 uint32_t kvp_index_use_behind(kvp_index_t *ix, uint32_t space, uint64_t hash, uint64_t parent);
-/* kvp_index_rele releases one use. False: the block's state contradicts its users, which is our own
- * bug. The block is then left out of all answers, and its number is never reused; the caller's view
- * is not reliable. */
+/* kvp_index_rele releases one reference. It returns false if the block's state contradicts its references, which
+ * is a bug of this program. The block is then left out of all answers, its number is never reused, and the
+ * caller's view is not reliable. */
 bool kvp_index_rele(kvp_index_t *ix, uint32_t block) KVP_MUST_USE;
-/* kvp_index_add: false: the holder had the block already. */
+/* kvp_index_add adds a holder to the block. It returns false if the block already had this holder. */
 bool kvp_index_add(kvp_index_t *ix, uint32_t block, uint32_t holder);
 void kvp_index_remove(kvp_index_t *ix, uint32_t block, uint32_t holder);
-void kvp_index_purge(kvp_index_t *ix, uint32_t block); /* removes ended holders from it */
-/* A used block's identity is constant, except an unknown depth. */
+void kvp_index_purge(kvp_index_t *ix, uint32_t block); /* removes ended holders from the block's set */
+/* The hash and the namespace of a referenced block never change. Its depth changes only if it was unknown. */
 uint64_t kvp_index_hash(const kvp_index_t *ix, uint32_t block);
 uint32_t kvp_index_space(const kvp_index_t *ix, uint32_t block);
-uint32_t kvp_index_depth(const kvp_index_t *ix,
-                         uint32_t block); /* how many blocks stand before it, or KVP_DEPTH_UNKNOWN */
+/* returns the number of blocks before this block in the prompt, or KVP_DEPTH_UNKNOWN */
+uint32_t kvp_index_depth(const kvp_index_t *ix, uint32_t block);
 
-/* ---- readers' */
-/* kvp_index_find writes the set of each of n blocks, at most KVP_LOOK_AHEAD, to sets_out. The first
- * has the given depth, and the others follow it: a block of another depth does not match; one of
- * unknown depth may. */
+/* ---- functions for readers */
+/* kvp_index_find writes the number of the holder set of each of n blocks (at most KVP_LOOK_AHEAD) to sets_out. The
+ * first block has the given depth, and the others follow it. A block of another depth does not match; a block of
+ * unknown depth may match. */
 void kvp_index_find(const kvp_index_t *ix, uint32_t space, uint32_t depth, const uint64_t *hashes, size_t n,
                     uint32_t *sets_out);
 const kvp_sets_t *kvp_index_sets(const kvp_index_t *ix);
 
 typedef struct {
     uint64_t blocks, bytes;
-    uint64_t left_out; /* blocks, by kvp_index_rele */
+    uint64_t left_out; /* number of blocks that kvp_index_rele left out of all answers */
 } kvp_index_stats_t;
-void kvp_index_stats(const kvp_index_t *ix, kvp_index_stats_t *stats_out); /* the writer's */
+/* reads the figures of the index; only for the writer's thread */
+void kvp_index_stats(const kvp_index_t *ix, kvp_index_stats_t *stats_out);
 
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See keylists.h.
- */
+ * See keylists.h. / */
 #include "conductor/index/keylists.h"
 
 #include "common/log.h"
@@ -8,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SPARE 64u /* keys that are held no more, before a list is packed */
+#define SPARE 64u /* number of removed keys in a list at which the list is packed */
 
 static kvp_digest_t
 key_of(uint32_t slot, uint32_t space)
@@ -71,7 +70,7 @@ by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Each key that is held is left once. */
+/* Packs the list: keeps each held key once, and drops all other keys. */
 static void
 pack_list(kvp_keylist_t *list, bool (*is_held)(void *arg, uint32_t slot, uint64_t key), void *arg)
 {

@@ -2,28 +2,28 @@
  * See match.h.
  *
  * Design notes.
- * - Neighbouring blocks mostly have one set, which shows by its number; then no work is needed.
- *   Else the set's holders are stamped with the number of the block, and the run of every holder
- *   without the stamp has ended. So a block costs at most its holders and the running ones. */
+ * - Neighbouring blocks mostly have the same set of holders, and equal sets have equal numbers; then no work is
+ *   needed. Otherwise the holders in the set are stamped with the number of the block, and the run of every holder
+ *   without the stamp ends. So a block costs at most the number of its holders plus the number of active runs. */
 #include "conductor/index/match.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define NAMELESS KVP_MEDIA_MAX /* a medium without a field in the answer */
-#define GOING_MAX ((1 + KVP_POOLS_MAX) * KVP_MEDIA_MAX) /* of an answer */
+#define NAMELESS KVP_MEDIA_MAX /* number of a medium without a field in the answer */
+#define GOING_MAX ((1 + KVP_POOLS_MAX) * KVP_MEDIA_MAX) /* limit of the number of active runs in one answer */
 
-/* A holder of which the block may be, for a medium of an answer. */
+/* An active run: a holder that has all blocks so far, and the answer and medium for which it counts. */
 typedef struct {
     uint32_t answer, medium, holder;
 } going_t;
 
 struct kvp_match_scratch {
     kvp_answer_t *answers;
-    uint32_t *over; /* of each: bits of the media whose own runs are over */
+    uint32_t *over; /* for each answer, a bit for each medium whose own run has ended */
     going_t *going;
-    uint32_t cap; /* answers */
-    uint32_t base; /* stamps of this question are above it */
+    uint32_t cap; /* capacity of the scratch arrays, in answers */
+    uint32_t base; /* stamps of the current query are above this number */
     uint32_t stamps[KVP_HOLDERS_MAX];
 };
 
@@ -66,7 +66,8 @@ is_asked(const kvp_roster_row_t *m, const kvp_question_t *q)
            (q->instance == NULL || strcmp(m->instance, q->instance) == 0);
 }
 
-/* The number of that medium in the answer. */
+/* Returns the index of the medium in the answer, and adds the medium if it is new. NAMELESS = the medium has no
+ * name, or the answer is full. */
 static uint32_t
 medium_of(kvp_answer_t *a, const char *name)
 {
@@ -82,7 +83,7 @@ medium_of(kvp_answer_t *a, const char *name)
     return a->media_n++;
 }
 
-/* Returns how many media may have a run. */
+/* Starts a run for each medium of each matching publisher. Returns the number of active runs. */
 static uint32_t
 begin_runs(const kvp_roster_t *roster, const kvp_question_t *q, kvp_match_scratch_t *s, uint32_t *n_out)
 {
@@ -113,8 +114,9 @@ begin_runs(const kvp_roster_t *roster, const kvp_question_t *q, kvp_match_scratc
     return going;
 }
 
-/* The media of one answer stand together in `going`. One whose own run has ended stays as long as
- * another of its answer goes on: the block may be on any of them. Returns how many are left. */
+/* Ends the runs of holders that do not have the block. The runs of one answer are adjacent in `going`. A medium
+ * whose own run has ended stays as long as another medium of its answer goes on, because the next blocks may be on
+ * any medium. Returns the number of runs left. */
 static uint32_t
 step_runs(kvp_match_scratch_t *s, uint32_t going, const kvp_set_t *set, uint32_t block)
 {
@@ -144,7 +146,7 @@ step_runs(kvp_match_scratch_t *s, uint32_t going, const kvp_set_t *set, uint32_t
     return kept;
 }
 
-/* Runs that never ended are as long as the prompt. */
+/* Sets the length of all runs that never ended to the length of the prompt. */
 static void
 end_runs(kvp_match_scratch_t *s, uint32_t going, uint32_t n)
 {

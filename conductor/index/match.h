@@ -1,41 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How much of a prompt each publisher holds. A run begins at the first block and skips none. Any
- * thread may ask; each has a scratch of its own. */
+ * Computes how much of a prompt each publisher holds. A run begins at the first block and skips none. Any thread
+ * may ask; each thread has its own scratch memory. */
 #ifndef KVP_CONDUCTOR_INDEX_MATCH_H
 #define KVP_CONDUCTOR_INDEX_MATCH_H
 
 #include "conductor/index/spaces.h"
 #include "conductor/index/view.h"
 
-/* A publisher in the form for readers. */
+/* A publisher of an engine, as readers see it. */
 typedef struct {
-    const char *instance, *tenant, *model; /* owned by the roster's maker */
+    const char *instance, *tenant, *model; /* names of the publisher; the roster's creator owns these texts */
     uint32_t block_size, rank;
     const kvp_view_t *view;
-    const char *url, *role; /* of its server; "" = unknown */
-    const char *lora; /* of its registration; "" = none */
+    const char *url, *role; /* URL and role of the engine's server; "" = unknown */
+    const char *lora; /* LoRA adapter in the registration; "" = none */
     uint32_t pools_n;
-    const kvp_view_t
-        *pools[KVP_POOLS_MAX]; /* of shared pools: a medium without a name counts only for the run on any medium */
+    /* views of the shared pools that the publisher uses; a medium without a name counts only for the run over all
+     * media */
+    const kvp_view_t *pools[KVP_POOLS_MAX];
 } kvp_roster_row_t;
 
-/* All publishers, by instance and rank. Immutable: a change makes another roster. */
+/* A list of all publishers, sorted by instance and rank. A roster is immutable: each change makes a new one. */
 typedef struct {
     uint32_t n;
     kvp_roster_row_t members[];
 } kvp_roster_t;
 
 typedef struct {
-    const char *tenant, *model, *instance; /* instance NULL = all */
-    uint32_t block_size, space; /* space KVP_SPACE_NONE = the namespace was never named */
-    const uint64_t *hashes; /* of the prompt's blocks, from the first on */
+    const char *tenant, *model, *instance; /* names to which the query is limited; instance NULL = all instances */
+    uint32_t block_size, space; /* space: number of the namespace; KVP_SPACE_NONE = no event has named this namespace */
+    const uint64_t *hashes; /* hashes of the prompt's blocks, beginning with the first block */
     size_t n;
 } kvp_question_t;
 
-/* Of a member that the question is about. Runs are blocks. */
+/* The answer for one publisher. Runs are counted in blocks. */
 typedef struct {
     const kvp_roster_row_t *member;
-    uint32_t run; /* held tokens, on any medium */
+    uint32_t run; /* number of leading blocks that the publisher holds, on any medium */
     uint32_t media_n;
     struct {
         const char *name;
@@ -44,11 +45,11 @@ typedef struct {
 } kvp_answer_t;
 
 typedef struct kvp_match_scratch kvp_match_scratch_t;
-kvp_match_scratch_t *kvp_scratch_create(void); /* NULL = no memory */
+kvp_match_scratch_t *kvp_scratch_create(void); /* makes scratch memory; NULL = no memory */
 void kvp_scratch_destroy(kvp_match_scratch_t *scratch);
 
-/* kvp_match, inside an epoch: *answers_out, of *n_out members in the roster's order, lies in the
- * scratch until the next call, and is valid inside that epoch. False: no memory. */
+/* kvp_match answers a query, inside an epoch. *answers_out has *n_out answers in the roster's order; it lies in
+ * the scratch memory, and is valid until the next call or the end of the epoch. False: no memory. */
 bool kvp_match(const kvp_index_t *ix, const kvp_roster_t *roster, const kvp_question_t *question,
                kvp_match_scratch_t *scratch, const kvp_answer_t **answers_out, uint32_t *n_out) KVP_MUST_USE;
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See sets.h. Numbers are given out again, as sets are freed, only when no reader can know them any more.
- */
+ * See sets.h. The number of a freed set is reused only when no reader can know it any more. */
 #include "conductor/index/sets.h"
 
 #include "common/log.h"
@@ -9,23 +8,23 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define CHUNK 4096u /* sets in a piece of the directory */
+#define CHUNK 4096u /* number of sets in a chunk of the directory */
 #define CHUNKS_MAX 65536u
 
 typedef struct {
     uint32_t refs, hash;
-    kvp_set_t set; /* last */
+    kvp_set_t set; /* the set; last field, because its array has no fixed length */
 } entry_t;
 
 struct kvp_sets {
     kvp_epoch_t *epoch;
     _Atomic(entry_t *) *_Atomic chunks[CHUNKS_MAX];
-    uint32_t numbers; /* numbers ever assigned, 0 included */
-    kvp_buf_t spare; /* uint32_t: free numbers */
-    uint32_t *table; /* numbers by hash; 0 = free place, UINT32_MAX = removed */
-    uint32_t cap, used; /* used: including removed places */
+    uint32_t numbers; /* count of set numbers ever assigned, including 0 */
+    kvp_buf_t spare; /* stack of free set numbers (uint32_t) */
+    uint32_t *table; /* hash table of set numbers; 0 = free place, UINT32_MAX = removed */
+    uint32_t cap, used; /* size of the hash table; used places, including removed ones */
     uint32_t n;
-    kvp_buf_t work; /* of the set under construction */
+    kvp_buf_t work; /* buffer for the set under construction */
     uint64_t bytes;
 };
 
@@ -43,7 +42,7 @@ kvp_sets_get(const kvp_sets_t *s, uint32_t set)
     return set == KVP_SET_NONE ? NULL : &entry_at(s, set)->set;
 }
 
-/* ---- the table */
+/* ---- the hash table of sets */
 static uint32_t
 place_of(const kvp_sets_t *s, uint32_t hash)
 {
@@ -72,7 +71,7 @@ grow_table(kvp_sets_t *s)
     free(old);
 }
 
-/* Returns the place of the equal set, or a free place. */
+/* Returns the table's place with the equal set, or a free place. */
 static uint32_t
 find_equal(const kvp_sets_t *s, const uint32_t *holders, uint32_t n, uint32_t hash)
 {
@@ -87,7 +86,7 @@ find_equal(const kvp_sets_t *s, const uint32_t *holders, uint32_t n, uint32_t ha
     return at;
 }
 
-/* ---- numbers */
+/* ---- sets and the assignment of their numbers */
 static void
 free_entry(void *arg, uintptr_t what)
 {
@@ -152,7 +151,7 @@ drop_ref(kvp_sets_t *s, uint32_t number)
     kvp_epoch_retire(s->epoch, free_entry, s, number);
 }
 
-/* Returns the set of those n, with a new reference, and releases `old`. */
+/* Returns the number of the set of these n holders, with a new reference to it, and releases the set `old`. */
 static uint32_t
 intern_set(kvp_sets_t *s, const uint32_t *holders, uint32_t n, uint32_t old)
 {
@@ -173,7 +172,7 @@ intern_set(kvp_sets_t *s, const uint32_t *holders, uint32_t n, uint32_t old)
     return number;
 }
 
-/* ---- changes */
+/* ---- functions that change a block's set */
 static uint32_t *
 work_room(kvp_sets_t *s, uint32_t n)
 {
@@ -185,7 +184,7 @@ work_room(kvp_sets_t *s, uint32_t n)
     return work;
 }
 
-/* Where the holder stands, or would stand. */
+/* Returns the position of the holder in the set, or the position at which it would be inserted. */
 static uint32_t
 rank_of(const kvp_set_t *set, uint32_t holder)
 {
@@ -238,7 +237,7 @@ kvp_sets_purge(kvp_sets_t *s, uint32_t number, const bool *is_dead)
     return n == set->n ? number : intern_set(s, work, n, number);
 }
 
-/* ---- life */
+/* ---- creation and destruction */
 kvp_sets_t *
 kvp_sets_create(kvp_epoch_t *epoch)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See spaces.h. Chains grow at their heads, and what is taken out of one is freed when no reader
- * can be there any more: readers need no lock. */
+ * See spaces.h. New nodes are added at the head of a chain, and a removed node is freed when no reader can be at
+ * it any more. So readers need no lock. */
 #include "conductor/index/spaces.h"
 
 #include "common/log.h"
@@ -17,19 +17,21 @@ typedef struct node {
     kvp_namespace_t space;
     uint32_t number;
     uint32_t users;
-    uint32_t adapter; /* number of the adapter's namespace, which this one holds; KVP_SPACE_NONE = none */
+    uint32_t adapter; /* number of the adapter's own namespace, which this one references; KVP_SPACE_NONE = none */
     uint64_t serial;
-    char text[]; /* of the four, each with its terminator */
+    char text[]; /* names of the model, tenant, salt and adapter, each with its terminator */
 } node_t;
 
 struct kvp_spaces {
     kvp_epoch_t *epoch;
     _Atomic(node_t *) chains[CHAINS];
-    node_t *named[KVP_SPACES_MAX]; /* the writer's, as all below; NULL = the number is free, or waits for readers */
-    uint32_t numbers; /* numbers ever assigned */
-    uint32_t hand; /* the next number that a sweep looks at */
+    /* nodes by number; NULL = the number is free, or waits for readers. Only the writer uses this field and all
+     * below. */
+    node_t *named[KVP_SPACES_MAX];
+    uint32_t numbers; /* count of namespace numbers that were ever assigned */
+    uint32_t hand; /* the number at which the next sweep begins */
     uint64_t serials;
-    kvp_buf_t spare; /* uint32_t: free numbers */
+    kvp_buf_t spare; /* stack of free namespace numbers (uint32_t) */
 };
 
 uint64_t
@@ -60,7 +62,7 @@ kvp_spaces_find(const kvp_spaces_t *spaces, const kvp_namespace_t *space)
     return node == NULL ? KVP_SPACE_NONE : node->number;
 }
 
-/* Each adapter is a namespace of its own, too: of no tenant and block size. */
+/* Returns the namespace that represents an adapter as such: without a tenant, a salt and a block size. */
 static kvp_namespace_t
 adapter_of(const char *model, const char *lora)
 {
@@ -87,7 +89,7 @@ kvp_spaces_serial(const kvp_spaces_t *spaces, uint32_t number)
     return spaces->named[number]->serial;
 }
 
-/* ---- coming and going */
+/* ---- references, sweeps and numbers */
 void
 kvp_spaces_hold(kvp_spaces_t *spaces, uint32_t number)
 {
@@ -134,7 +136,7 @@ kvp_spaces_sweep(kvp_spaces_t *spaces, uint32_t most)
     }
 }
 
-/* KVP_SPACE_NONE: all are in use. */
+/* Returns a free number; KVP_SPACE_NONE = all numbers are in use. */
 static uint32_t
 new_number(kvp_spaces_t *spaces)
 {
@@ -203,7 +205,7 @@ kvp_spaces_name(kvp_spaces_t *spaces, const kvp_namespace_t *space)
     return number;
 }
 
-/* ---- life */
+/* ---- creation and destruction */
 kvp_spaces_t *
 kvp_spaces_create(kvp_epoch_t *epoch)
 {
@@ -213,7 +215,7 @@ kvp_spaces_create(kvp_epoch_t *epoch)
     return spaces;
 }
 
-/* After the epoch's end: frees all. */
+/* Frees all namespaces; called after the end of the epochs, when no reader is left. */
 void
 kvp_spaces_destroy(kvp_spaces_t *spaces)
 {

@@ -2,12 +2,12 @@
  * See view.h.
  *
  * Design notes.
- * - An entry is 16 bytes, in 256 tables that grow by a quarter each for itself. Entries of one
- *   hash, which differ in the slot, lie in one run of places.
- * - To clear a medium touches no entry: the slot's generation goes up, entries of another count as
- *   0, and the holder ends. A sweep takes the old holder out of the blocks later.
- * - Several entries of one medium may hold one block: hashes of two groups, or two hashes of the
- *   same tokens. The holder leaves the block with the last of them. */
+ * - An entry has 16 bytes. The entries are in 256 tables, each of which grows by a quarter on its own. Entries of one
+ *   hash, which differ in the slot, lie in one probe sequence.
+ * - Clearing a medium touches no entry: the slot's generation is incremented, entries of another generation count as
+ *   0, and the holder ends. A sweep later removes the old holder from the blocks.
+ * - Several entries of one medium may hold one block: hashes of two groups, or two hashes of the same tokens. The
+ *   holder leaves the block with the last of these entries. */
 #include "conductor/index/view.h"
 
 #include "common/log.h"
@@ -19,7 +19,7 @@
 
 #define PART_BITS 8u
 #define PARTS (1u << PART_BITS)
-#define FREE 0u /* which */
+#define FREE 0u /* value of `which` in a free entry */
 #define GONE 255u
 #define CAP_MIN 8u
 #define COUNT_MAX UINT16_MAX
@@ -27,10 +27,10 @@
 
 typedef struct {
     uint64_t hash;
-    uint32_t block; /* KVP_BLOCK_NONE = outside */
+    uint32_t block; /* number of the block; KVP_BLOCK_NONE = outside the index */
     uint16_t count;
-    uint8_t which; /* slot + 1, FREE or GONE */
-    uint8_t gen; /* of the slot when count was right */
+    uint8_t which; /* slot + 1, or FREE or GONE */
+    uint8_t gen; /* generation of the slot for which count is valid */
 } entry_t;
 
 typedef struct {
@@ -40,7 +40,7 @@ typedef struct {
 
 typedef struct {
     uint32_t medium, group;
-    uint8_t gen; /* never 0 */
+    uint8_t gen; /* generation of the slot, incremented by each clear; never 0 */
     uint64_t resident;
 } slot_t;
 
@@ -51,26 +51,27 @@ struct kvp_view {
     part_t parts[PARTS];
     slot_t slots[KVP_SLOTS_MAX];
     uint32_t slots_n;
-    _Atomic(kvp_medium_t *) media[KVP_MEDIA_MAX]; /* NULL = free */
-    uint32_t free_slots; /* a bit each: below slots_n, and of no use */
-    uint64_t inserted_n; /* entries, since slots were freed; and WALK for each request of a slot */
-    kvp_keylists_t keylists; /* of backends' slots */
-    kvp_digestmap_t more[KVP_MEDIA_MAX]; /* by block: how many entries of the medium hold it beside the first */
+    _Atomic(kvp_medium_t *) media[KVP_MEDIA_MAX]; /* media of the publisher; NULL = free */
+    uint32_t free_slots; /* a bit for each slot below slots_n that is free */
+    uint64_t inserted_n; /* entries inserted since slots were last freed, plus WALK for each request of a slot */
+    kvp_keylists_t keylists; /* lists of the keys in slots of backends */
+    /* by block: the number of further entries of the medium that hold the block, beside the first one */
+    kvp_digestmap_t more[KVP_MEDIA_MAX];
     kvp_view_stats_t stats;
-    kvp_buf_t dead; /* uint32_t: holders that some block may have still */
-    uint32_t sweep_part, sweep_at; /* the next entry of a sweep; part PARTS = the sweep is over */
-    uint32_t trim_part; /* the next part of which places are forgotten */
+    kvp_buf_t dead; /* ended holders (uint32_t) that some blocks may still have */
+    uint32_t sweep_part, sweep_at; /* position of the sweep; part PARTS = the sweep has ended */
+    uint32_t trim_part; /* the next part in which positions are forgotten */
     bool is_ending;
 };
 
-/* ---- slots */
+/* ---- slots and media */
 static kvp_medium_t *
 medium_at(const kvp_view_t *v, uint32_t medium)
 {
     return atomic_load_explicit(&v->media[medium], memory_order_relaxed);
 }
 
-/* Returns KVP_MEDIA_MAX if there are too many. */
+/* Returns the number of the medium, which is created if it is new; KVP_MEDIA_MAX = too many media. */
 static uint32_t
 medium_of(kvp_view_t *v, const char *name)
 {
@@ -116,7 +117,8 @@ kvp_view_find_slot(const kvp_view_t *v, const char *medium, size_t len, uint32_t
     return KVP_SLOTS_MAX;
 }
 
-/* Returns the holder of the slot's medium, created with its first block; KVP_NO_HOLDER = too many. */
+/* Returns the holder of the slot's medium. The holder is created with the medium's first block. KVP_NO_HOLDER =
+ * too many holders. */
 static uint32_t
 holder_for(kvp_view_t *v, uint32_t slot)
 {
@@ -129,7 +131,7 @@ holder_for(kvp_view_t *v, uint32_t slot)
     return holder;
 }
 
-/* ---- the tables */
+/* ---- the tables of entries */
 static uint64_t
 mix_hash(const kvp_view_t *v, uint64_t hash)
 {
@@ -175,7 +177,8 @@ make_anew(kvp_view_t *v, part_t *p)
     }
     free(was.entries);
     v->stats.bytes += (p->cap - (uint64_t)was.cap) * sizeof *p->entries;
-    if (v->sweep_part < PARTS && p == &v->parts[v->sweep_part]) v->sweep_at = 0; /* they have moved */
+    /* the entries have moved, so the sweep of this part begins again */
+    if (v->sweep_part < PARTS && p == &v->parts[v->sweep_part]) v->sweep_at = 0;
 }
 
 static uint32_t
@@ -214,7 +217,8 @@ insert_entry(kvp_view_t *v, uint64_t hash, uint32_t slot)
     return &p->entries[at];
 }
 
-/* Entries of a cleared medium lose their old holder when they are touched, or swept. */
+/* Updates an entry of a cleared medium: removes the old holder from its block and sets its count to 0. This
+ * happens when the entry is used, or in a sweep. */
 static void
 bring_up(kvp_view_t *v, entry_t *e)
 {
@@ -230,7 +234,7 @@ rele_block(kvp_view_t *v, uint32_t block)
     if (block != KVP_BLOCK_NONE && !kvp_index_rele(v->ix, block)) v->stats.is_damaged = true;
 }
 
-/* Frees an entry that holds no block. */
+/* Removes an entry that holds no copy of its block. */
 static void
 forget_entry(kvp_view_t *v, part_t *p, entry_t *e)
 {
@@ -240,7 +244,7 @@ forget_entry(kvp_view_t *v, part_t *p, entry_t *e)
     v->stats.known--;
 }
 
-/* ---- new slots */
+/* ---- clearing media, and reusing slots */
 static void
 clear_medium(kvp_view_t *v, uint32_t medium)
 {
@@ -256,7 +260,7 @@ clear_medium(kvp_view_t *v, uint32_t medium)
     if (v->dead.err != KVP_OK) kvp_panic("out of memory: holders that ended");
 }
 
-/* Frees media without a slot in use. Readers may still see them. */
+/* Retires the media without a used slot. Readers may still see them. */
 static void
 free_media(kvp_view_t *v)
 {
@@ -274,7 +278,7 @@ free_media(kvp_view_t *v)
     }
 }
 
-/* Returns the empty slots of backends, and all slots of empty media. */
+/* Returns a bit for each slot that can be reused: the empty slots of backends, and all slots of empty media. */
 static uint32_t
 empty_slots(const kvp_view_t *v)
 {
@@ -289,8 +293,9 @@ empty_slots(const kvp_view_t *v)
     return empty & ~v->free_slots;
 }
 
-/* Backends and media come and go, so empty slots are reused. A walk over all entries frees the
- * slots' known places. It waits until the number of requests and new entries justifies its cost. */
+/* Frees empty slots for reuse, because backends and media come and go. This needs a walk over all entries, to
+ * remove the known positions of these slots. The walk waits until the number of requests and new entries justifies
+ * its cost. */
 static void
 free_slots(kvp_view_t *v)
 {
@@ -336,7 +341,7 @@ kvp_view_slot(kvp_view_t *v, const char *medium, size_t len, uint32_t group)
     return slot;
 }
 
-/* ---- places */
+/* ---- positions of hashes */
 kvp_place_kind_t
 kvp_view_place(const kvp_view_t *v, uint64_t hash, uint32_t *block_out)
 {
@@ -359,7 +364,7 @@ kvp_view_place_in(const kvp_view_t *v, uint64_t hash, uint32_t group, uint32_t *
     return KVP_PLACE_UNKNOWN;
 }
 
-/* ---- holding */
+/* ---- storing and removing copies of blocks */
 static kvp_digest_t
 digest_of(uint32_t block)
 {
@@ -380,7 +385,7 @@ is_key_held(void *arg, uint32_t slot, uint64_t key)
     return e != NULL && count_of(arg, e) > 0;
 }
 
-/* The entry's medium has the entry's block. */
+/* Adds the medium's holder to the entry's block, when the entry gets its first copy. */
 static void
 hold_entry(kvp_view_t *v, const entry_t *e)
 {
@@ -420,7 +425,7 @@ let_go(kvp_view_t *v, entry_t *e)
         --*more;
 }
 
-/* Forgets places of removed blocks, a table at a time. */
+/* Forgets positions of removed blocks, one table at a time, until at most `most` are left. */
 static void
 trim_known(kvp_view_t *v, uint64_t most)
 {
@@ -437,7 +442,7 @@ trim_known(kvp_view_t *v, uint64_t most)
     }
 }
 
-/* Returns the entry of the hash, at the block. */
+/* Returns the entry of the hash in the slot, at the given block. Takes over the caller's reference to the block. */
 static entry_t *
 entry_at(kvp_view_t *v, uint32_t slot, uint64_t hash, uint32_t block)
 {
@@ -448,12 +453,12 @@ entry_at(kvp_view_t *v, uint32_t slot, uint64_t hash, uint32_t block)
         e->block = block;
     } else {
         bring_up(v, e);
-        if (e->block != block) { /* the hash stands elsewhere now: the publisher is another one than before */
+        if (e->block != block) { /* the hash has moved to another block: another process publishes now */
             if (e->count > 0) let_go(v, e);
             rele_block(v, e->block);
             e->block = block;
         } else {
-            rele_block(v, block); /* one use suffices */
+            rele_block(v, block); /* the entry already has a reference to the block */
         }
     }
     return e;
@@ -507,7 +512,7 @@ kvp_view_remove(kvp_view_t *v, uint32_t slot, uint64_t hash)
         v->stats.unknown++;
         return false;
     }
-    if (e->count == COUNT_MAX) return true; /* the number of copies is unknown */
+    if (e->count == COUNT_MAX) return true; /* the counter has overflowed, so the number of copies is unknown */
     if (--e->count == 0) let_go(v, e);
     if (v->stats.known > v->known_max) trim_known(v, v->known_max);
     return true;
@@ -519,7 +524,7 @@ kvp_view_forget(kvp_view_t *v)
     trim_known(v, 0);
 }
 
-/* ---- clearing */
+/* ---- clearing a medium or a namespace */
 void
 kvp_view_clear(kvp_view_t *v, const char *medium)
 {
@@ -533,20 +538,23 @@ kvp_view_clear(kvp_view_t *v, const char *medium)
         if (medium != NULL && strcmp(medium_at(v, s->medium)->name, medium) != 0) continue;
         cleared |= 1u << i;
         is_round |= s->gen == UINT8_MAX;
-        s->gen++; /* 0: no entry has it */
+        s->gen++; /* generation 0 is never in an entry */
         v->stats.resident -= s->resident;
         v->stats.known += s->resident;
         s->resident = 0;
         clear_medium(v, s->medium);
     }
     kvp_keylists_drop(&v->keylists, cleared);
-    while (is_round && kvp_view_sweep(v, UINT32_MAX)) /* else entries of the generations before would count again */
+    /* The counter of generations has wrapped around. Without a full sweep, entries of old generations would count
+     * again. */
+    while (is_round && kvp_view_sweep(v, UINT32_MAX))
         continue;
     for (uint32_t i = 0; i < v->slots_n && is_round; i++)
         if (v->slots[i].gen == 0) v->slots[i].gen = 1;
 }
 
-/* If the medium holds nothing else it is cleared as a whole, which touches no entry. */
+/* Clears the blocks of one namespace in a slot. If the medium holds nothing else, the medium is cleared as a
+ * whole, which touches no entry. */
 bool
 kvp_view_clear_space(kvp_view_t *v, uint32_t slot, uint32_t space)
 {
@@ -612,7 +620,7 @@ kvp_view_sweep(kvp_view_t *v, uint32_t most)
     return false;
 }
 
-/* ---- readers, and life */
+/* ---- functions for readers, statistics, creation and destruction */
 const kvp_medium_t *
 kvp_view_medium(const kvp_view_t *v, uint32_t i)
 {

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See joinlog.h. A record is [length, kind, sum, body]. Joins and namespaces are written once each
- * and named by their numbers.
+ * See joinlog.h. A record is [length, kind, sum, body]. Joins and namespaces are written once each and named by their
+ * numbers.
  *
  * Design notes.
- * - Records are encoded on the loop's thread. One job at a time writes them and reads the file in
- *   chunks on the disk's thread.
- * - A pass reads the whole file. A load gives its places to new joins. A rewrite also encodes the
- *   kept places, into a file that replaces the old one.
- * - During a rewrite new records go to the old file, which the pass reads to its end. So the new
- *   file misses none. */
+ * - Records are encoded on the loop's thread. One job at a time writes records and reads the file in chunks, on the
+ *   disk's thread.
+ * - A pass reads the whole file. A load passes its positions to new joins. A rewrite also encodes the positions to
+ *   keep, into a new file that replaces the old one.
+ * - During a rewrite new records go to the old file, which the pass reads to its end. So the new file misses none. */
 #include "conductor/pool/joinlog.h"
 
 #include "common/buf.h"
@@ -24,18 +23,18 @@
 
 #define BODY_MAX 8192u
 #define CHUNK (1u << 20)
-#define REWRITE_BYTES (64u << 20) /* a smaller file is not rewritten, */
-#define REWRITE_TIMES 3u /* nor a file that has grown less than this since */
-#define JOINS_MAX 4096u /* a file with this many is rewritten without unregistered joins */
-#define WAITING_MAX (64u << 20) /* bytes waiting for the disk; beyond, records are dropped until a rewrite */
-#define RETRY_FLUSHES 100u /* between rewrites after an error */
+#define REWRITE_BYTES (64u << 20) /* a file of joins below this size is not rewritten */
+#define REWRITE_TIMES 3u /* the file is rewritten when it has grown by this factor since the last rewrite */
+#define JOINS_MAX 4096u /* a file with so many joins is rewritten without unregistered joins */
+#define WAITING_MAX (64u << 20) /* limit of bytes waiting for the disk; above it, records are dropped until a rewrite */
+#define RETRY_FLUSHES 100u /* number of flushes between two rewrites after an error */
 #define OPEN_MS 10000u
 
 typedef enum { R_SPACE = 1, R_JOIN = 2, R_PLACE = 3 } kind_t;
 
 typedef struct {
     uint32_t len, kind;
-    uint64_t sum; /* of the body, with the kind */
+    uint64_t sum; /* checksum of the body, seeded with the kind */
 } head_t;
 
 typedef struct {
@@ -43,37 +42,39 @@ typedef struct {
     uint32_t join, zero;
 } place_t;
 
-/* In the order of the file. */
+/* A join in a file; its index is its number in the file. */
 typedef struct {
     uint32_t ranks, space;
     char texts[1024]; /* backend and prefix, each with its terminator */
 } known_t;
 
-/* The encoder of one file. */
+/* An encoder of records for one file. */
 typedef struct {
-    uint64_t spaces_told[KVP_SPACES_MAX]; /* by number: the serial of the namespace in the file; 0 = none */
+    /* serial of the namespace written to the file, by its number; 0 = not written */
+    uint64_t spaces_told[KVP_SPACES_MAX];
     known_t *joins;
     uint32_t joins_n;
     uint64_t bytes;
-    kvp_buf_t out; /* bytes for the disk */
+    kvp_buf_t out; /* encoded records that wait for the disk */
 } writer_t;
 
 typedef struct {
-    uint32_t spaces[KVP_SPACES_MAX]; /* the file's number -> ours; KVP_SPACE_NONE = not in the file */
+    /* maps the file's namespace numbers to this process's; KVP_SPACE_NONE = not in the file */
+    uint32_t spaces[KVP_SPACES_MAX];
     known_t *joins;
     uint32_t joins_n;
-    kvp_buf_t rest; /* the beginning of a record whose end was not read yet */
-    uint64_t at, good; /* the next byte to read; bytes of whole records */
-    writer_t *to; /* of a rewrite; NULL = a load */
+    kvp_buf_t rest; /* the beginning of a record whose end has not been read yet */
+    uint64_t at, good; /* position of the next read; number of bytes in complete records */
+    writer_t *to; /* encoder of the new file, in a rewrite; NULL = a load */
     bool is_over;
 } pass_t;
 
-/* Every job appends new records to the file. */
+/* Kinds of jobs for the disk's thread. Every job first appends new records to the file. */
 typedef enum {
-    JOB_APPEND, /* does no more */
-    JOB_READ, /* reads a chunk of the file */
-    JOB_BEGIN, /* opens the new file of a rewrite, and reads the first chunk */
-    JOB_REPLACE /* makes the new file the file */
+    JOB_APPEND, /* kind of job: only appends records to the file */
+    JOB_READ, /* kind of job: appends records and reads a chunk of the file */
+    JOB_BEGIN, /* kind of job: appends records, opens the new file of a rewrite, and reads the first chunk */
+    JOB_REPLACE /* kind of job: appends records and replaces the file by the new file */
 } job_kind_t;
 
 struct kvp_joinlog {
@@ -81,12 +82,12 @@ struct kvp_joinlog {
     kvp_disk_t *disk;
     kvp_spaces_t *spaces;
     kvp_joinlog_ops_t ops;
-    writer_t *live; /* NULL = new records are dropped until a rewrite has succeeded */
+    writer_t *live; /* encoder of the current file; NULL = new records are dropped until a rewrite has succeeded */
     pass_t *pass;
-    uint32_t rest_flushes; /* until the next rewrite may begin */
-    uint64_t kept_bytes; /* of the file after its last rewrite */
-    bool wants_load, is_crowded; /* is_crowded: the rewrite drops unregistered joins */
-    /* The job. While is_busy, these fields belong to the disk's thread. */
+    uint32_t rest_flushes; /* number of flushes until the next rewrite may begin */
+    uint64_t kept_bytes; /* length of the file after its last rewrite */
+    bool wants_load, is_crowded; /* flags: a load is due; the rewrite drops unregistered joins */
+    /* The state of the job. While is_busy, these fields belong to the disk's thread. */
     bool is_busy;
     job_kind_t job_kind;
     kvp_disk_job_t job;
@@ -96,7 +97,7 @@ struct kvp_joinlog {
     size_t chunk_len;
 };
 
-/* ---- writing */
+/* ---- encoding and writing records */
 static void
 write_record(writer_t *w, kind_t kind, const void *body, size_t len)
 {
@@ -140,7 +141,7 @@ prefix_of(const known_t *k)
     return k->texts + strlen(k->texts) + 1;
 }
 
-/* Returns its number in the file; JOINS_MAX = no room. */
+/* Returns the number of the join in the file, and writes the join if it is new; JOINS_MAX = too many joins. */
 static uint32_t
 tell_join(const kvp_joinlog_t *log, writer_t *w, const kvp_joinlog_join_t *j)
 {
@@ -178,7 +179,7 @@ add_place(const kvp_joinlog_t *log, writer_t *w, const kvp_joinlog_join_t *join,
 {
     const place_t record = {*place, tell_join(log, w, join), 0};
 
-    if (record.join == JOINS_MAX) return; /* until the file is rewritten */
+    if (record.join == JOINS_MAX) return; /* the place is dropped: only a rewrite makes room for more joins */
     tell_space(log, w, place->space);
     write_record(w, R_PLACE, &record, sizeof record);
 }
@@ -212,8 +213,8 @@ kvp_joinlog_add(kvp_joinlog_t *log, const kvp_joinlog_join_t *join, const kvp_jo
     drop_live(log);
 }
 
-/* ---- reading */
-/* Returns the next text before end; NULL = none. */
+/* ---- reading and decoding records */
+/* Returns the next zero-terminated text before `end`; NULL = none. */
 static const char *
 next_text(const char **at, const char *end)
 {
@@ -289,7 +290,7 @@ read_place(const kvp_joinlog_t *log, const pass_t *r, const char *body, const ch
     return true;
 }
 
-/* Reads the whole records of a chunk. Returns false at a malformed one. */
+/* Decodes the complete records of a chunk. Returns false at a malformed record. */
 static bool
 read_records(const kvp_joinlog_t *log, pass_t *r)
 {
@@ -324,14 +325,14 @@ read_chunk(kvp_joinlog_t *log)
     if (r->rest.err != KVP_OK) kvp_panic("out of memory: records of joins");
     r->at += log->chunk_len;
     is_good = read_records(log, r);
-    /* At the end, unless records came meanwhile. */
+    /* The pass is over at the end of the file, unless new records wait to be written. */
     r->is_over = !is_good || (log->chunk_len == 0 && (log->live == NULL || log->live->out.len == 0));
     if (r->is_over && (!is_good || r->rest.len > 0))
         kvp_log_warn("conductor", "the file of joins is cut after %llu bytes file=%s", (unsigned long long)r->good,
                      log->path);
 }
 
-/* ---- passes */
+/* ---- passes over the file */
 static void
 begin_pass(kvp_joinlog_t *log, bool is_rewrite)
 {
@@ -370,7 +371,7 @@ end_pass(kvp_joinlog_t *log, bool is_whole)
     free(r);
 }
 
-/* ---- the job */
+/* ---- jobs of the disk's thread */
 static bool
 write_all(int fd, const kvp_buf_t *buf)
 {
@@ -417,7 +418,7 @@ swap_bufs(kvp_buf_t *a, kvp_buf_t *b)
     *b = was;
 }
 
-/* Submits the next job, if there is anything to do and none is under way. */
+/* Submits the next job, unless there is nothing to do or a job is in progress. */
 static void
 step_pass(kvp_joinlog_t *log)
 {
@@ -431,7 +432,7 @@ step_pass(kvp_joinlog_t *log)
     if (log->live != NULL) swap_bufs(&log->out, &log->live->out);
     if (r != NULL && r->to != NULL) swap_bufs(&log->new_out, &r->to->out);
     if (log->job_kind != JOB_BEGIN) log->job_kind = r == NULL ? JOB_APPEND : r->is_over ? JOB_REPLACE : JOB_READ;
-    if (log->job_kind == JOB_REPLACE) { /* new records go to the new file */
+    if (log->job_kind == JOB_REPLACE) { /* from now on new records go to the new file */
         drop_live(log);
         log->live = r->to;
         r->to = NULL;
@@ -450,7 +451,7 @@ on_done(kvp_disk_job_t *job, int error)
     log->job_kind = JOB_APPEND;
     kvp_buf_reset(&log->out);
     kvp_buf_reset(&log->new_out);
-    if (error != 0) { /* the file may end within a record */
+    if (error != 0) { /* the file may end within a record, so nothing is appended until a rewrite */
         drop_live(log);
         end_pass(log, false);
         log->rest_flushes = RETRY_FLUSHES;

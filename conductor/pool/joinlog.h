@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A file of the places that joins have learnt: which hash stands at which block. Engines send a
- * place once, and a pool keeps blocks longer than a conductor lives. The file is written by the
- * disk's thread, without fsync, and is rewritten when it has grown. No function but
- * kvp_joinlog_open waits for the disk. */
+ * A file of the positions that joins have learnt: which of a join's hashes is at which block. Engines report a
+ * position only once, and a pool keeps blocks for longer than a conductor process lives. The disk's thread writes
+ * the file, without fsync, and rewrites it when it has grown. Only kvp_joinlog_open waits for the disk. */
 #ifndef KVP_CONDUCTOR_POOL_JOINLOG_H
 #define KVP_CONDUCTOR_POOL_JOINLOG_H
 
@@ -13,36 +12,41 @@ typedef struct kvp_joinlog kvp_joinlog_t;
 
 typedef struct {
     const char *backend, *prefix;
-    uint32_t ranks, space; /* number of the join's own */
+    uint32_t ranks, space; /* number of parts of a block, one for each rank; number of the join's namespace */
 } kvp_joinlog_join_t;
 
 typedef struct {
-    uint64_t key, hash; /* the join's own, and the standard's */
-    uint32_t space, depth; /* of the block */
-    uint32_t groups; /* bits of the groups that count at the join */
-    uint32_t reserved; /* 0 */
+    uint64_t key, hash; /* the hash in the join's keys, and the standard hash */
+    uint32_t space, depth; /* namespace and depth of the position's block */
+    uint32_t groups; /* a bit for each cache group that the join indexes */
+    uint32_t reserved; /* unused; always 0 */
 } kvp_joinlog_place_t;
 
-/* Called from kvp_disk_reap and kvp_disk_finish. Texts are borrowed. */
+/* Callbacks of a log, called from kvp_disk_reap and kvp_disk_finish. Texts are borrowed. */
 typedef struct {
-    void (*begin)(void *arg); /* a load of all places of the file begins */
-    void (*load)(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place); /* in the file's order */
-    void (*end)(void *arg, bool is_whole); /* false: an error ended it; it begins again later */
-    bool (*keep)(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place); /* in a rewrite */
+    void (*begin)(void *arg); /* callback at the beginning of a load of all positions in the file */
+    /* callback of a load: passes one position, in the order of the file */
+    void (*load)(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place);
+    /* callback at the end of a load; is_whole false: an error ended the load, and it will be repeated */
+    void (*end)(void *arg, bool is_whole);
+    /* callback of a rewrite: returns whether the position is kept */
+    bool (*keep)(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place);
     void *arg;
 } kvp_joinlog_ops_t;
 
-/* kvp_joinlog_open opens DIR/joins; a damaged file is cut at the damage. Waits for the disk. NULL:
- * the file cannot be written, or the disk does not answer; logged. disk and spaces are borrowed. */
+/* kvp_joinlog_open opens DIR/joins, and waits for the disk. A damaged file is cut at the damage. NULL: the file
+ * cannot be written, or the disk does not answer; logged. disk and spaces are borrowed. */
 kvp_joinlog_t *kvp_joinlog_open(kvp_disk_t *disk, const char *dir, kvp_spaces_t *spaces, const kvp_joinlog_ops_t *ops);
-/* kvp_joinlog_add adds a place. After an error of the disk places are dropped until a rewrite has
- * succeeded. kvp_joinlog_load asks for a load. */
+/* kvp_joinlog_add adds a position. After an error of the disk, positions are dropped until a rewrite has
+ * succeeded. kvp_joinlog_load requests a load. */
 void kvp_joinlog_add(kvp_joinlog_t *log, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place);
 void kvp_joinlog_load(kvp_joinlog_t *log);
-/* kvp_joinlog_flush, every 100 ms: hands over to the disk's thread what was added, and begins loads and rewrites. */
+/* kvp_joinlog_flush passes the added positions to the disk's thread, and begins loads and rewrites; call it every
+ * 100 ms. */
 void kvp_joinlog_flush(kvp_joinlog_t *log);
-/* kvp_joinlog_is_crowded, for keep: places of joins that no registration names are to be dropped. */
+/* kvp_joinlog_is_crowded returns true if the callback `keep` shall drop the positions of joins without a
+ * registration. */
 bool kvp_joinlog_is_crowded(const kvp_joinlog_t *log);
-void kvp_joinlog_close(kvp_joinlog_t *log); /* NULL is legal; the memory of a log whose job is under way stays */
+void kvp_joinlog_close(kvp_joinlog_t *log); /* NULL is legal; if a job is in progress, the memory is not freed */
 
 #endif

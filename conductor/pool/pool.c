@@ -2,11 +2,11 @@
  * See pool.h.
  *
  * Design notes.
- * - For each block and medium a join has a mask of the ranks that have stored their part. The view
- *   holds a block while all ranks are present: in memory, on disk, or (the medium without a name)
- *   some here and some there.
- * - Parts may come before the block's place is known, and stay; when an engine reports the place,
- *   the view gets the present parts. */
+ * - For each block and medium a join has a mask of the ranks that have stored their part. The view holds a block
+ *   while the parts of all ranks are present: in memory, on disk, or (the medium without a name) some in memory and
+ *   some on disk.
+ * - Parts may arrive before the block's position is known, and are kept; when an engine reports the position, the
+ *   view gets the present parts. */
 #include "conductor/pool/pool.h"
 
 #include "common/clock.h"
@@ -25,37 +25,37 @@
 #define CPU 0u
 #define DISK 1u
 #define MEDIA 2u
-#define SLOTS 3u /* memory, disk, and both together */
+#define SLOTS 3u /* number of slots: memory, disk, and both together */
 #define GROUPS_MAX 32u
-#define RANGES 16u /* of digests */
-#define KNOWN_MAX (64u << 20) /* remembered places of blocks that the pool does not hold */
+#define RANGES 16u /* number of ranges of hashes, for comparisons with digests */
+#define KNOWN_MAX (64u << 20) /* limit of remembered positions of blocks that the pool does not hold */
 
 static const char *const media[SLOTS] = {"CPU", "DISK", ""};
 
 typedef struct {
-    kvp_list_t link; /* pools->backends */
-    uint32_t joins; /* of this source */
+    kvp_list_t link; /* element of the list pools->backends */
+    uint32_t joins; /* number of joins that use the backend */
     char name[KVP_JOIN_TEXT_MAX / 2 + 1];
-    const kvp_pool_source_t *source; /* NULL = it holds nothing */
+    const kvp_pool_source_t *source; /* the active source; NULL = no source, and the backend is empty */
 } backend_t;
 
 struct kvp_join {
-    kvp_list_t link; /* pools->joins, or ->ending */
+    kvp_list_t link; /* element of the list pools->joins or pools->ending */
     kvp_pools_t *pools;
     backend_t *backend;
     char tenant[KVP_JOIN_TEXT_MAX / 2 + 1], prefix[KVP_JOIN_TEXT_MAX + 1];
     uint32_t ranks, space, users;
     kvp_view_t *view;
-    uint32_t groups; /* of engines' caches, of which events were indexed */
-    kvp_digestmap_t parts[MEDIA]; /* by block: mask of the present ranks */
-    char *names[KVP_JOIN_RANKS_MAX]; /* of ranks, in the keys' form; owned */
+    uint32_t groups; /* a bit for each cache group of which an engine's event was indexed */
+    kvp_digestmap_t parts[MEDIA]; /* by block: a mask of the ranks whose parts are present */
+    char *names[KVP_JOIN_RANKS_MAX]; /* names of the ranks, in the form of the keys; owned */
     uint32_t names_n;
-    uint64_t held[MEDIA][KVP_JOIN_RANKS_MAX]; /* parts of each rank; the name of one without parts is used again */
-    bool wants_places, is_loading; /* a load of the file is due, or under way */
-    bool is_partial; /* more ranks, or parts, than the limits: digests are ignored */
+    uint64_t held[MEDIA][KVP_JOIN_RANKS_MAX]; /* number of parts of each rank; a name without parts is reused */
+    bool wants_places, is_loading; /* flags: a load of positions from the file is due; a load is in progress */
+    bool is_partial; /* a flag: ranks or parts above the limits were ignored, so digests cannot be compared */
     uint64_t counts[MEDIA][RANGES], sums[MEDIA][RANGES];
-    uint64_t objects[MEDIA]; /* its objects on each medium */
-    uint64_t complete, joined; /* blocks with all parts; of these, blocks with a known place */
+    uint64_t objects[MEDIA]; /* number of the join's objects on each medium */
+    uint64_t complete, joined; /* number of blocks with all parts; number of these whose position is known */
 };
 
 struct kvp_pools {
@@ -63,14 +63,14 @@ struct kvp_pools {
     kvp_spaces_t *spaces;
     void (*wanted)(void *arg, const kvp_pool_source_t *source, bool is_drift);
     void *arg;
-    uint32_t parts_max; /* of a join and medium */
+    uint32_t parts_max; /* most parts of a join on one medium */
     kvp_list_t backends, joins, ending;
     uint32_t joins_n;
-    kvp_joinlog_t *log; /* NULL = places are not kept */
+    kvp_joinlog_t *log; /* file of positions; NULL = positions are not saved */
 };
 
-/* ---- blocks */
-/* Parts of a block, of one group of an engine's cache. What is of no engine has no group. */
+/* ---- parts of blocks */
+/* Returns the key of a block's parts, for one cache group of an engine. Blocks without an engine have no group. */
 static kvp_digest_t
 key_of(uint64_t hash, uint32_t group)
 {
@@ -83,8 +83,8 @@ sequence_key(uint64_t hash)
     return (kvp_digest_t){.lo = hash, .hi = 0};
 }
 
-/* Only keys of groups whose engine events are indexed count: others (of a sliding window, for
- * example) say nothing about a prefix. */
+/* Returns whether the parts count for the view. Only groups of which engine events were indexed count, because
+ * other groups (of a sliding window, for example) do not show a prefix. */
 static bool
 counts_here(const kvp_join_t *j, kvp_digest_t key)
 {
@@ -117,8 +117,7 @@ use_again(kvp_index_t *ix, uint32_t block)
     return kvp_index_use(ix, kvp_index_space(ix, block), kvp_index_hash(ix, block), kvp_index_depth(ix, block));
 }
 
-/* Updates the view to the present parts: additions come first, so that no reader misses the block
- * in between. */
+/* Updates the view to the present parts. Additions come first, so that no reader misses the block in between. */
 static void
 refresh_block(kvp_join_t *j, kvp_digest_t key, uint32_t block)
 {
@@ -161,7 +160,7 @@ set_mask(kvp_join_t *j, uint32_t medium, kvp_digest_t key, uint64_t mask)
     refresh_block(j, key, block);
 }
 
-/* ---- places */
+/* ---- positions of hashes */
 static void
 log_place(const kvp_join_t *j, uint64_t hash, uint32_t block)
 {
@@ -173,7 +172,7 @@ log_place(const kvp_join_t *j, uint64_t hash, uint32_t block)
                                            kvp_index_depth(ix, block), j->groups, 0});
 }
 
-/* For each counting group: updates the view for the hash. */
+/* Updates the view for the hash in each group that counts. */
 static void
 refresh_all(kvp_join_t *j, uint64_t hash, uint32_t block, int joined)
 {
@@ -186,7 +185,7 @@ refresh_all(kvp_join_t *j, uint64_t hash, uint32_t block, int joined)
     }
 }
 
-/* The hash stands there, of which the caller's use is taken. */
+/* Records that the hash is at the block. Takes over the caller's reference to the block. */
 static void
 learn_place(kvp_join_t *j, uint64_t hash, uint32_t block, bool is_sure)
 {
@@ -208,7 +207,7 @@ learn_place(kvp_join_t *j, uint64_t hash, uint32_t block, bool is_sure)
     refresh_all(j, hash, block, is_new);
 }
 
-/* From now on its parts count. */
+/* Adds a cache group to the groups that count, and updates the view for its parts. */
 static void
 learn_group(kvp_join_t *j, uint32_t group)
 {
@@ -220,7 +219,8 @@ learn_group(kvp_join_t *j, uint32_t group)
     for (uint32_t m = 0; m < MEDIA; m++) {
         for (uint32_t i = 0; (at = kvp_digestmap_next(&j->parts[m], &i)) != NULL;) {
             if (at->digest.hi != 1 + (uint64_t)group || !is_complete(j, at->digest)) continue;
-            if (m == DISK && mask_of(j, CPU, at->digest) != 0) continue; /* handled already */
+            /* a block with parts in memory was already handled in the round of medium CPU */
+            if (m == DISK && mask_of(j, CPU, at->digest) != 0) continue;
             if (kvp_view_place(j->view, at->digest.lo, &block) != KVP_PLACE_BLOCK) continue;
             j->joined++;
             refresh_block(j, at->digest, block);
@@ -238,7 +238,7 @@ kvp_join_learn(kvp_join_t *j, uint64_t hash, uint32_t group, uint32_t block, boo
     learn_place(j, hash, use_again(j->pools->ix, block), is_sure);
 }
 
-/* ---- events */
+/* ---- events of pools */
 static uint32_t
 rank_of(kvp_join_t *j, const kvp_connkey_t *key)
 {
@@ -274,10 +274,11 @@ change_part(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium, kvp_digest_t 
     j->counts[medium][hash % RANGES] += now > was ? 1 : UINT64_MAX;
     j->sums[medium][hash % RANGES] ^= XXH3_64bits_withSeed(&hash, sizeof hash, medium + 1);
     set_mask(j, medium, key, now);
-    if (mask_of(j, medium, key) == now) j->held[medium][rank] += now > was ? 1 : UINT64_MAX; /* there was room */
+    /* the count changes only if the mask was stored, which fails without room */
+    if (mask_of(j, medium, key) == now) j->held[medium][rank] += now > was ? 1 : UINT64_MAX;
 }
 
-/* A key of upstream's connector. Returns false if it is not of this join. */
+/* Handles an object with a key of Mooncake's connector. Returns false if the object is not in this join. */
 static bool
 take_part(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium, const kvp_connkey_t *parts)
 {
@@ -291,12 +292,13 @@ take_part(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium, const kvp_connk
     return true;
 }
 
-/* An object whose put had a lineage: its hash is the standard's. */
+/* Handles an object that was put with its position in a sequence: its hash is the standard hash. Returns false if
+ * the object is not in this join. */
 static bool
 take_sequence(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium)
 {
     const kvp_digest_t key = sequence_key(ev->hashes[0]);
-    /* Several objects may stand at one place: each has a bit, which two share now and then. */
+    /* Several objects may be at one position. Each has a bit in the mask, which two objects may share. */
     const uint64_t was = mask_of(j, medium, key), bit = 1ull << XXH3_64bits(ev->object_key.at, ev->object_key.len) % 64;
     const uint64_t now = ev->kind == KVP_EVENT_STORED ? was | bit : was & ~bit;
     uint32_t block;
@@ -312,8 +314,8 @@ take_sequence(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium)
     return true;
 }
 
-/* Records a prefix that no join has: it helps to correct a registration with another prefix than
- * its engine's. */
+/* Records a prefix of keys that no join has. The report of these prefixes helps to correct a registration whose
+ * prefix is not its engine's. */
 static void
 note_unwanted(kvp_pool_source_t *source, const kvp_event_t *ev, const kvp_connkey_t *parts)
 {
@@ -324,7 +326,7 @@ note_unwanted(kvp_pool_source_t *source, const kvp_event_t *ev, const kvp_connke
     prefix[parts->prefix_len] = '\0';
     for (uint32_t i = 0; i < source->unwanted_n; i++)
         if (strcmp(source->unwanted[i], prefix) == 0) return;
-    /* The oldest gives way. */
+    /* The oldest recorded prefix is removed to make room. */
     if (source->unwanted_n == KVP_UNWANTED_MAX)
         memmove(source->unwanted[0], source->unwanted[1], sizeof source->unwanted[0] * --source->unwanted_n);
     strcpy(source->unwanted[source->unwanted_n++], prefix);
@@ -366,7 +368,7 @@ take_object(kvp_pools_t *pools, const backend_t *b, kvp_pool_source_t *source, c
     *(!is_wanted ? &source->ignored : ev->kind == KVP_EVENT_STORED ? &source->stored : &source->removed) += 1;
 }
 
-/* The medium is empty. Blocks with parts on both media keep their parts on the other one. */
+/* Empties a medium of the join. Blocks with parts on both media keep their parts on the other medium. */
 static void
 clear_medium(kvp_join_t *j, uint32_t medium)
 {
@@ -389,7 +391,7 @@ clear_medium(kvp_join_t *j, uint32_t medium)
     }
 }
 
-/* Of that medium, or of both where the event names none. */
+/* Handles a clear event: empties the medium that the event names, or both media if it names none. */
 static void
 take_cleared(kvp_pools_t *pools, const backend_t *b, const kvp_event_t *ev)
 {
@@ -454,9 +456,8 @@ kvp_pools_take(kvp_pools_t *pools, kvp_pool_source_t *source, const kvp_event_t 
     backend_t *b = find_backend(pools, ev->backend);
 
     source->events++;
-    if (b != NULL && b->source == NULL &&
-        source->has_begun) /* another source was active before: this one's beginning is missing */
-        pools->wanted(pools->arg, source, false);
+    /* another source was active before, so the first events of this source are missing */
+    if (b != NULL && b->source == NULL && source->has_begun) pools->wanted(pools->arg, source, false);
     if (b == NULL || (b->source != source && (source->has_begun || ev->kind != KVP_EVENT_STORED))) {
         source->ignored++;
         return;
@@ -492,7 +493,7 @@ kvp_pools_drop(kvp_pools_t *pools, kvp_pool_source_t *source)
     }
 }
 
-/* ---- the file */
+/* ---- the file of positions */
 static bool
 is_of(const kvp_join_t *j, const kvp_joinlog_join_t *join)
 {
@@ -519,7 +520,7 @@ load_place(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t 
     kvp_pools_t *pools = arg;
     kvp_joinlog_t *log = pools->log;
 
-    pools->log = NULL; /* the place is in the file already */
+    pools->log = NULL; /* no position is written again, because it comes from the file */
     kvp_list_foreach (pos, &pools->joins) {
         kvp_join_t *j = kvp_list_entry(pos, kvp_join_t, link);
         uint32_t block;
@@ -528,7 +529,7 @@ load_place(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t 
         for (uint32_t i = 0; i < GROUPS_MAX; i++)
             if ((place->groups & 1u << i) != 0) learn_group(j, i);
         block = kvp_index_use(pools->ix, place->space, place->hash, place->depth);
-        /* Newer places of the key follow in the file. */
+        /* A newer position of the same key, if any, follows in the file. */
         if (block != KVP_BLOCK_NONE) learn_place(j, place->key, block, true);
     }
     pools->log = log;
@@ -555,7 +556,8 @@ want_places(kvp_join_t *j)
     kvp_joinlog_load(j->pools->log);
 }
 
-/* In a rewrite. Places of joins without a registration stay for engines that come back, unless there are too many. */
+/* Returns whether a rewrite of the file keeps the position. Positions of joins without a registration are kept for
+ * engines that return, unless there are too many joins. */
 static bool
 is_wanted(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place)
 {
@@ -595,7 +597,7 @@ kvp_pools_forget(kvp_pools_t *pools)
         kvp_view_forget(kvp_list_entry(pos, kvp_join_t, link)->view);
 }
 
-/* ---- joins */
+/* ---- creating and removing joins */
 static backend_t *
 backend_of(kvp_pools_t *pools, const char *name)
 {
@@ -640,7 +642,7 @@ kvp_pools_join(kvp_pools_t *pools, const char *backend, const char *prefix, uint
     j->space = number;
     kvp_spaces_hold(pools->spaces, number);
     j->users = 1;
-    (void)kvp_view_slot(j->view, media[CPU], strlen(media[CPU]), 0); /* places are entered in this slot */
+    (void)kvp_view_slot(j->view, media[CPU], strlen(media[CPU]), 0); /* positions are stored in this slot */
     for (uint32_t i = 0; i < MEDIA; i++)
         kvp_digestmap_init(&j->parts[i], kvp_random_u64());
     kvp_list_init(&j->link);
@@ -684,7 +686,7 @@ free_join(kvp_join_t *j)
     free(j);
 }
 
-/* The view is made again: its places from the file, and what is there from the source. */
+/* Rebuilds a damaged view: loads the positions from the file, and requests the contents from the source. */
 static void
 repair_join(kvp_join_t *j)
 {
@@ -743,7 +745,7 @@ kvp_join_write(const kvp_join_t *j, kvp_jsonw_t *w)
     kvp_jsonw_u64(w, "known_places", view.resident + view.known);
 }
 
-/* ---- life */
+/* ---- creation and destruction */
 kvp_pools_t *
 kvp_pools_create(kvp_index_t *ix, kvp_spaces_t *spaces,
                  void (*wanted)(void *arg, const kvp_pool_source_t *source, bool is_drift), void *arg,

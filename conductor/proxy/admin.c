@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See admin.h.
- */
+ * See admin.h. / */
 #include "conductor/proxy/admin.h"
 
 #include "common/log.h"
@@ -12,8 +11,8 @@
 
 static const char *const role_names[KVP_SERVER_ROLES] = {"replica", "prefill", "decode"};
 
-/* bootstrap: HOST:PORT of the bootstrap server, or PORT alone where it is on the host of the url;
- * "" = there is none. */
+/* Adds a server to the proxy. bootstrap is the address of the server's bootstrap server: HOST:PORT, or only PORT
+ * if it is on the host of the url; "" = none. */
 static kvp_err_t
 add_server(kvp_proxy_t *p, kvp_server_role_t role, const char *url, const char *bootstrap)
 {
@@ -52,14 +51,15 @@ kvp_proxy_admin_add(kvp_proxy_t *p, kvp_server_role_t role, const char *text)
     return err;
 }
 
-/* ---- HTTP */
+/* ---- handlers of /servers */
 typedef struct {
     kvp_server_role_t role;
     char url[KVP_FLEET_URL_MAX + 1];
-    char bootstrap[KVP_HOSTPORT_TEXT_MAX]; /* "" = none */
+    char bootstrap[KVP_HOSTPORT_TEXT_MAX]; /* address of the bootstrap server; "" = none */
 } request_t;
 
-/* bootstrap_port, or bootstrap_server_address: not both. */
+/* Reads the field bootstrap_port or bootstrap_server_address. Returns false if both are present, or if one is
+ * malformed. */
 static bool
 take_bootstrap(const json_object *in, request_t *out)
 {
@@ -103,7 +103,7 @@ take_request(const json_object *in, request_t *out)
            take_bootstrap(in, out);
 }
 
-/* Returns false after answering an error. */
+/* Reads the body of the request. Returns false after sending an error answer. */
 static bool
 read_request(const kvp_http_request_t *request, kvp_http_response_t *response, request_t *out)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See body.h.
- */
+ * See body.h. / */
 #include "conductor/proxy/body.h"
 
 #include "common/utf8.h"
@@ -53,8 +52,8 @@ read_hex(const char *digits)
     return n;
 }
 
-/* The next character of a checked string, which *at moves past. Characters above 127 come as their bytes, or as the
- * number of their escape: no name that is looked for has any. */
+/* Returns the next character of a checked JSON string, and moves *at past it. A character above 127 is returned as
+ * its bytes, or as the number of its escape; this is harmless, because all names that callers look for are ASCII. */
 static uint32_t
 next_character(const char *text, size_t *at)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See checks.h.
- */
+ * See checks.h. / */
 #include "conductor/proxy/checks.h"
 
 #include "common/clock.h"
@@ -11,7 +10,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define CHECK_MS 5000u /* a busy server may take long */
+#define CHECK_MS 5000u /* time limit of a check; a busy server may need long */
 
 typedef struct {
     kvp_checks_t *of;
@@ -21,12 +20,11 @@ typedef struct {
 struct kvp_checks {
     kvp_proxy_shared_t *shared;
     kvp_upstream_t *up;
-    uint32_t changes; /* last reported change of the fleet */
-    check_t checks[KVP_FLEET_MAX]; /* by server */
+    uint32_t changes; /* value of fleet.changes at the last report */
+    check_t checks[KVP_FLEET_MAX]; /* the running check of each server, by the server's number */
 };
 
-/* ---- checks of servers that are left out, or silent: any answer but a server error shows that the
- * server is up */
+/* ---- checks of servers that are left out or silent */
 static void
 on_check_head(void *arg, uint32_t status, const char *type, int64_t length)
 {
@@ -52,7 +50,7 @@ end_check(const check_t *check, kvp_check_end_t end, const char *why)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Any answer but a server error shows that the server is up. */
+/* Ends a check. Any answer except a server error shows that the server is up. */
 static void
 on_check_end(void *arg, const char *why, kvp_call_fate_t fate)
 {

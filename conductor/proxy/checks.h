@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The proxy's periodic checks, on one of its threads: whether left-out servers are up again, and
- * whether instances are registered. */
+ * Periodic checks of the proxy, on one of its threads: whether left-out servers are up again, and whether
+ * instances are registered with the conductor. */
 #ifndef KVP_CONDUCTOR_PROXY_CHECKS_H
 #define KVP_CONDUCTOR_PROXY_CHECKS_H
 
@@ -8,9 +8,10 @@
 
 typedef struct kvp_checks kvp_checks_t;
 
-/* up is borrowed, and closed before kvp_checks_destroy. NULL = no memory. */
+/* kvp_checks_create prepares the checks. up is borrowed, and must be closed before kvp_checks_destroy. NULL = no
+ * memory. */
 kvp_checks_t *kvp_checks_create(kvp_proxy_shared_t *shared, kvp_upstream_t *up);
 void kvp_checks_look(kvp_checks_t *c);
-void kvp_checks_destroy(kvp_checks_t *c); /* NULL is legal */
+void kvp_checks_destroy(kvp_checks_t *c); /* frees the checks; NULL is legal */
 
 #endif

@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 #define EVENTS 64
-#define OTHERS 64u /* descriptors of the rest of the process */
+#define OTHERS 64u /* file descriptors that are reserved for the rest of the process */
 #define CROWDED_NS (3 * KVP_NS_PER_S)
-#define CROWDED_CUTS 64u /* at a time */
+#define CROWDED_CUTS 64u /* limit of connections that one call cuts early */
 
 uint32_t
 kvp_clients_max(void)
@@ -52,7 +52,8 @@ kvp_clients_enter(kvp_clients_t *c, void *front, int fd, uint64_t now_ns)
     client->fd = fd;
     kvp_list_init(&client->link);
     kvp_list_init(&client->left_link);
-    (void)epoll_ctl(c->watch, EPOLL_CTL_ADD, fd, &end); /* without the watch libmicrohttpd's timeout finds the end */
+    /* if the connection cannot be watched, libmicrohttpd's timeout finds its end */
+    (void)epoll_ctl(c->watch, EPOLL_CTL_ADD, fd, &end);
     kvp_clients_expect(c, client, now_ns);
     c->n++;
     return client;
@@ -133,6 +134,6 @@ kvp_clients_cut(kvp_clients_t *c, uint64_t head_ns, uint64_t now_ns)
 
         if (ns <= head_ns && (!is_full || ns <= CROWDED_NS || i >= CROWDED_CUTS)) return;
         kvp_list_del(&client->link);
-        (void)shutdown(client->fd, SHUT_RDWR); /* shows libmicrohttpd that it has ended */
+        (void)shutdown(client->fd, SHUT_RDWR); /* makes libmicrohttpd notice that the connection has ended */
     }
 }

@@ -13,7 +13,8 @@ find_header(struct MHD_Connection *conn, const char *name)
     return MHD_lookup_connection_value(conn, MHD_HEADER_KIND, name);
 }
 
-/* SCHEME://HOST[:PORT], as browsers write it: no path, no capitals. Or "null", the origin of a page from a file. */
+/* Returns true for an origin as browsers write it: SCHEME://HOST[:PORT] without path and capitals, or "null", the
+ * origin of a page from a file. */
 static bool
 is_origin(const char *text, size_t len)
 {
@@ -77,7 +78,7 @@ kvp_cors_answer_options(const char *origins, struct MHD_Connection *conn)
 
     if (ok == MHD_YES) ok = kvp_cors_add(origins, conn, r);
     if (ok == MHD_YES) ok = MHD_add_response_header(r, "Access-Control-Allow-Methods", METHODS);
-    /* "*" does not cover Authorization, so the page's requested headers are listed. */
+    /* A value of "*" does not cover Authorization, so the answer repeats the headers that the page has requested. */
     if (ok == MHD_YES && wanted != NULL && wanted[0] != '\0')
         ok = MHD_add_response_header(r, "Access-Control-Allow-Headers", wanted);
     if (ok == MHD_YES) ok = MHD_add_response_header(r, "Access-Control-Max-Age", "600");

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See exchange.h.
- */
+ * See exchange.h. / */
 #include "conductor/proxy/exchange.h"
 
 #include "common/clock.h"
@@ -16,10 +15,10 @@
 #include <strings.h>
 
 #define TOLD_MAX (16u << 20)
-#define BUSY 429u /* the status of a server without room, which has done no work */
-#define DELIVERIES_MAX 2u /* of a POST in each role */
+#define BUSY 429u /* status 429: the server has no room and has not begun to work on the request */
+#define DELIVERIES_MAX 2u /* most deliveries of a POST to servers of one role */
 
-/* ---- answers of ours */
+/* ---- answers that the proxy itself writes */
 static void
 answer_text(kvp_exchange_t *x, uint32_t status, const char *type, const char *text)
 {
@@ -58,14 +57,14 @@ answer_error(kvp_exchange_t *x, uint32_t status, const char *why)
     kvp_buf_fini(&text);
 }
 
-/* Makes an id that no request of this or another proxy has. */
+/* Makes a request id that is unique over all requests of all proxies. */
 static void
 make_id(kvp_proxy_shared_t *p, char *out, size_t cap)
 {
     snprintf(out, cap, "%016llx%016llx", (unsigned long long)p->id, (unsigned long long)++p->ids);
 }
 
-/* ---- servers */
+/* ---- choosing and releasing servers */
 static void send_next(kvp_exchange_t *x);
 static void send_again(kvp_exchange_t *x);
 
@@ -97,7 +96,7 @@ kvp_servers_count(kvp_proxy_shared_t *p, kvp_server_role_t role)
     return n;
 }
 
-/* Returns the server's result of a call without a usable answer. */
+/* Returns how a call without a usable answer counts for its server. */
 static kvp_server_end_t
 end_of(const char *why, uint32_t status, kvp_call_fate_t fate)
 {
@@ -106,7 +105,7 @@ end_of(const char *why, uint32_t status, kvp_call_fate_t fate)
     return status == 500 ? KVP_SERVER_ERRED : KVP_SERVER_FAILED;
 }
 
-/* Returns whether the server may have seen the request and begun to work on it. */
+/* Counts the delivery. Returns whether the server may have seen the request and begun to work on it. */
 static bool
 note_delivery(kvp_exchange_t *x, const char *why, uint32_t status, kvp_call_fate_t fate)
 {
@@ -116,7 +115,7 @@ note_delivery(kvp_exchange_t *x, const char *why, uint32_t status, kvp_call_fate
     return true;
 }
 
-/* False: none is left. */
+/* Chooses the next server of the role. Returns false if no server is left. */
 static bool
 pick_server(kvp_exchange_t *x, kvp_server_role_t role)
 {
@@ -135,7 +134,7 @@ pick_server(kvp_exchange_t *x, kvp_server_role_t role)
     return x->server != KVP_SERVER_NONE;
 }
 
-/* Chooses the router's server, if it is available. */
+/* Takes the server that the router has chosen. Returns false if the server is not available. */
 static bool
 take_routed(kvp_exchange_t *x, kvp_server_role_t role, const kvp_routed_t *told)
 {
@@ -154,7 +153,7 @@ start_call(kvp_exchange_t *x, const char *base, const char *path, bool is_get, c
            uint64_t first_ms)
 {
     char url[KVP_FLEET_URL_MAX + KVP_PATH_MAX + 1], id[KVP_EXCHANGE_ID_MAX + 32], auth[sizeof x->auth + 32], rank[64];
-    const bool is_delivery = !is_get && x->server != KVP_SERVER_NONE; /* else the router is asked */
+    const bool is_delivery = !is_get && x->server != KVP_SERVER_NONE; /* false for a call to the router */
     const char *headers[5] = {NULL};
     uint32_t n = 0;
 
@@ -191,7 +190,9 @@ start_call(kvp_exchange_t *x, const char *base, const char *path, bool is_get, c
     answer_error(x, 503, "out of memory");
 }
 
-/* Our own fault: no server is marked. The other servers could not be asked, either. */
+/* Ends the exchange with 503 if the call failed for a local reason, such as no free descriptor. No server is
+ * marked as failed. Other servers are not tried, because the same reason would affect them. Returns false if the
+ * reason is not local. */
 static bool
 end_locally(kvp_exchange_t *x, const char *why, kvp_call_fate_t fate)
 {
@@ -205,7 +206,7 @@ end_locally(kvp_exchange_t *x, const char *why, kvp_call_fate_t fate)
     return true;
 }
 
-/* ---- prefill */
+/* ---- the call to the prefill server */
 static void
 go_to_answer(kvp_exchange_t *x)
 {
@@ -215,7 +216,7 @@ go_to_answer(kvp_exchange_t *x)
     send_next(x);
 }
 
-/* The call's server has sent something. */
+/* Records that bytes have arrived from the call's server. */
 static void
 hear_server(kvp_exchange_t *x)
 {
@@ -308,7 +309,8 @@ on_prefill_end(void *arg, const char *why, kvp_call_fate_t fate)
     x->status = 0;
     if (end_locally(x, why, fate)) return;
     note_delivery(x, why, status, fate);
-    if (why == NULL && status >= 400 && status < 500 && status != BUSY) { /* the engine's own word */
+    /* an error that the engine itself reports for the request */
+    if (why == NULL && status >= 400 && status < 500 && status != BUSY) {
         end_server(x, KVP_SERVER_DID);
         kvp_buf_append(&x->told, "", 1);
         kvp_count(&x->shared->stats.refused);
@@ -348,9 +350,9 @@ send_prefill(kvp_exchange_t *x)
     start_call(x, s->url, x->path, false, &prefill_ops, x->shared->conf.prefill_ms);
 }
 
-/* ---- the server's ranks and their engines' ids, where a bootstrap server names them */
-/* Chooses the router's rank, or the next one if the server no longer has this rank. Returns false
- * if the ranks are unknown. */
+/* ---- the ranks of a server and the ids of their engines, from its bootstrap server */
+/* Chooses the rank that the router named, or the next rank if the server no longer has this rank. Returns false if
+ * the ranks are unknown. */
 static bool
 take_rank(kvp_exchange_t *x)
 {
@@ -399,20 +401,20 @@ on_bootstrap_end(void *arg, const char *why, kvp_call_fate_t fate)
 
 static const kvp_call_ops_t bootstrap_ops = {on_told_head, on_told_bytes, on_bootstrap_end};
 
-/* ---- the answer */
+/* ---- the answer for the client */
 static bool
 is_stream(const kvp_exchange_t *x)
 {
     static const char name[] = "text/event-stream";
     const size_t len = sizeof name - 1;
 
-    /* an encoded answer: nothing can be inserted */
+    /* no event can be inserted into an encoded answer */
     if (kvp_headers_find(&x->headers, "Content-Encoding") != NULL) return false;
     return strncasecmp(x->type, name, len) == 0 && (x->type[len] == '\0' || strchr("; \t", x->type[len]) != NULL);
 }
 
-/* Takes the status of a stream whose first event is an error: some servers send it after a status
- * of 200. */
+/* Takes the status from the first event of a stream, if the event is an error. Some servers send such an event
+ * after a status of 200. */
 static void
 note_error_event(kvp_exchange_t *x, const char *bytes, size_t len)
 {
@@ -437,16 +439,17 @@ on_answer_bytes(void *arg, const void *bytes, size_t len)
     if (!x->is_passed && x->out.len == 0 && is_stream(x)) note_error_event(x, bytes, len);
     if (x->status >= 500) return true;
     kvp_buf_append(&x->out, bytes, len);
-    if (x->status == BUSY) { /* it waits until the other servers have been asked */
-        if (x->out.len > KVP_EXCHANGE_OUT_MAX) x->out.err = KVP_LIMIT; /* it passes without a body */
+    if (x->status == BUSY) { /* an answer of 429 is kept until the other servers have been asked */
+        /* a body that is too long is dropped, and the answer passes without it */
+        if (x->out.len > KVP_EXCHANGE_OUT_MAX) x->out.err = KVP_LIMIT;
         return true;
     }
     x->on_news(x);
     return x->out.len - x->out_at <= KVP_EXCHANGE_OUT_MAX;
 }
 
-/* The answer may have broken off inside an event. A blank line ends that event, so that the error
- * is an event of its own. message: plain text. */
+/* Ends an event stream that broke off. The answer may have broken off inside an event. A blank line ends that
+ * event, so that the error is an event of its own. message: plain text. */
 static void
 end_broken(kvp_exchange_t *x, const char *message)
 {
@@ -520,11 +523,11 @@ on_answer_end(void *arg, const char *why, kvp_call_fate_t fate)
         end_broken(x, "the server failed");
         return;
     }
-    x->status = 0; /* no byte has gone out: another server may succeed */
+    x->status = 0; /* no byte has been sent to the client, so another server can be tried */
     kvp_buf_reset(&x->out);
     if (was_delivered && x->handover == KVP_HANDOVER_READY) {
-        /* The computed cache may be lost with the prefill server, or fetched by this decode server:
-         * the next delivery computes the whole prompt. */
+        /* The computed cache may be lost with the prefill server, or already fetched by this decode server. So the
+         * next delivery computes the whole prompt. */
         kvp_count(&x->shared->stats.plain);
         x->handover = KVP_HANDOVER_NONE;
     }
@@ -546,8 +549,8 @@ send_answer(kvp_exchange_t *x)
                x->shared->conf.first_ms);
 }
 
-/* ---- the choice of a server */
-/* Sends to x->server, or handles a missing server. */
+/* ---- sending to the next server */
+/* Sends the request to x->server, or handles the case that no server is left. */
 static void
 send_to(kvp_exchange_t *x)
 {
@@ -562,7 +565,7 @@ send_to(kvp_exchange_t *x)
         snprintf(text, sizeof text, "%s", x->why[0] == '\0' ? "there is no server" : x->why);
         answer_error(x, x->why[0] == '\0' ? 503 : 502, text);
     } else if (s == NULL) {
-        kvp_count(&x->shared->stats.plain); /* the decode server computes all by itself */
+        kvp_count(&x->shared->stats.plain); /* no prefill server is left: the decode server computes the prompt */
         x->handover = KVP_HANDOVER_NONE;
         go_to_answer(x);
     } else {
@@ -615,7 +618,8 @@ on_told(void *arg, const char *why, kvp_call_fate_t fate)
     send_to(x);
 }
 
-/* The prompt decides the prefill server; a decode server needs only room. */
+/* Asks the router for the server. Only for prefill servers and replicas: a decode server needs only room, but the
+ * server that computes the prompt should have its prefix. */
 static void
 ask_router(kvp_exchange_t *x)
 {
@@ -638,7 +642,7 @@ ask_router(kvp_exchange_t *x)
     start_call(x, p->router, "/route", false, &ops, KVP_ROUTE_MS);
 }
 
-/* Sends to the next available server. */
+/* Sends the request to the next available server, chosen by the router if possible. */
 static void
 send_next(kvp_exchange_t *x)
 {
@@ -653,7 +657,7 @@ send_next(kvp_exchange_t *x)
     send_to(x);
 }
 
-/* After a server without a usable answer: sends to the next one, or ends. */
+/* Continues after a server gave no usable answer: sends the request to the next server, or ends the exchange. */
 static void
 send_again(kvp_exchange_t *x)
 {
@@ -663,7 +667,7 @@ send_again(kvp_exchange_t *x)
         send_to(x);
 }
 
-/* ---- life */
+/* ---- the start and end of an exchange */
 void
 kvp_exchange_init(kvp_exchange_t *x, kvp_proxy_shared_t *shared, kvp_upstream_t *up, const char *path,
                   kvp_path_kind_t kind, void (*on_news)(kvp_exchange_t *x))
@@ -679,8 +683,8 @@ kvp_exchange_init(kvp_exchange_t *x, kvp_proxy_shared_t *shared, kvp_upstream_t 
     kvp_buf_init(&x->told, TOLD_MAX);
 }
 
-/* A decode server would load one hand-over for all prompts of a request, so several prompts go to
- * it directly. */
+/* Decides how the request begins. A request with several prompts goes directly to a decode server, because the
+ * decode server would load the single handed-over cache for all its prompts. */
 static void
 begin_prefill(kvp_exchange_t *x)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See fleet.h.
- */
+ * See fleet.h. / */
 #include "conductor/proxy/fleet.h"
 
 #include "common/clock.h"
@@ -9,10 +8,12 @@
 #include <string.h>
 
 #define OUT_MIN_NS (500 * KVP_NS_PER_MS)
-#define OUT_MAX_NS (15 * KVP_NS_PER_S) /* a server that is well again gets requests within 20 s */
+/* longest pause between checks of a left-out server, so that a recovered server gets requests within 20 s */
+#define OUT_MAX_NS (15 * KVP_NS_PER_S)
 #define UNANSWERED_MAX 3u
 #define GIVEN_UP_NS (5 * KVP_NS_PER_S)
-#define SILENT_NS (250 * KVP_NS_PER_MS) /* three requests may come within one round trip */
+/* a server is not silent before this time, because three requests may be sent within one round trip */
+#define SILENT_NS (250 * KVP_NS_PER_MS)
 #define ERRORS_MAX 3u
 #define CLOSINGS_MAX 2u
 #define RANKS_NS (5 * KVP_NS_PER_S)
@@ -105,7 +106,7 @@ take_server(kvp_fleet_t *f, uint32_t server)
     return server;
 }
 
-/* A check is under way because the server is silent. */
+/* Returns true if the server is being checked because it is silent. */
 static bool
 is_doubted(const kvp_fleet_server_t *s)
 {
@@ -178,7 +179,7 @@ static void
 leave_out(kvp_fleet_t *f, kvp_fleet_server_t *s, uint64_t now_ns)
 {
     f->changes += !s->is_down;
-    s->ranks_until_ns = 0; /* another process may listen there soon */
+    s->ranks_until_ns = 0; /* another process may soon listen at the server's address, with other ranks */
     s->is_down = true;
     s->until_ns = now_ns + kvp_min_u64(OUT_MAX_NS, OUT_MIN_NS << kvp_min_u64(s->fails, 10));
     s->fails++;
@@ -265,8 +266,8 @@ kvp_fleet_checked(kvp_fleet_t *f, uint32_t server, kvp_check_end_t end, uint64_t
     s->open--;
     s->is_checked = false;
     if (end == KVP_CHECK_DOWN && !was_down && s->heard_ns >= s->unanswered_ns)
-        end = KVP_CHECK_NONE; /* it has answered a request meanwhile */
-    if (end == KVP_CHECK_NONE) { /* later again */
+        end = KVP_CHECK_NONE; /* the server has answered a request during the check */
+    if (end == KVP_CHECK_NONE) { /* the check could not be made, so it is repeated later */
         s->until_ns = now_ns + OUT_MIN_NS;
         s->given_up_ns = now_ns;
         s->unanswered = 0;
@@ -283,7 +284,7 @@ kvp_fleet_checked(kvp_fleet_t *f, uint32_t server, kvp_check_end_t end, uint64_t
     return s->is_down && !was_down;
 }
 
-/* ---- ranks */
+/* ---- data-parallel ranks of a server */
 static kvp_server_rank_t *
 find_rank(const kvp_fleet_server_t *s, int64_t rank)
 {

@@ -2,13 +2,12 @@
  * See front.h.
  *
  * Design notes.
- * - libmicrohttpd parses and frames on the client's side. A connection that waits for a server is
- *   suspended, and resumed when it has something to send.
+ * - libmicrohttpd parses and frames on the client's side. A connection that waits for a server is suspended, and
+ *   resumed when it has something to send.
  * - A FIN of a client means that the client has left (clients.h).
- * - A client must not take a cut answer for a whole one. A cut chunked answer lacks its last chunk.
- *   Any other answer may end with its connection, so the connection is reset. A reset drops the
- *   bytes that the kernel has not delivered yet, so the proxy first waits for the client to have
- *   them, 5 s at most. */
+ * - A client must not mistake a cut answer for a complete one. A cut chunked answer lacks its last chunk. Any
+ *   other answer may end with its connection, so the connection is reset. A reset drops the bytes that the kernel
+ *   has not delivered yet, so the proxy first waits, 5 s at most, until the client has received them. */
 #include "conductor/proxy/front.h"
 
 #include "common/clock.h"
@@ -35,30 +34,30 @@
 #define BODY_MAX (32u << 20)
 #define REQUESTS_MAX 4096u
 #define PIECE_BYTES (16u << 10)
-#define CONNECTION_TIMEOUT_S 30u /* of an idle one */
+#define CONNECTION_TIMEOUT_S 30u /* an idle connection is closed after this time */
 #define LOOK_MS 50u
-#define CUT_NS (5 * KVP_NS_PER_S) /* for a client to take the rest of an answer that broke off */
+#define CUT_NS (5 * KVP_NS_PER_S) /* time for a client to receive the rest of an answer that broke off */
 
 static const char too_large[] = "the body is longer than 32 MiB";
 
 typedef struct {
-    kvp_list_t link; /* front->requests */
+    kvp_list_t link; /* element of the list front->requests */
     kvp_front_t *f;
     struct MHD_Connection *conn;
     uint64_t begun_ns;
     kvp_exchange_t x;
-    kvp_upload_t place; /* of its body */
-    uint32_t refusal; /* the status, if the body is too large (413) or has no place (503); else 0 */
+    kvp_upload_t place; /* the body's place in the memory limits */
+    uint32_t refusal; /* HTTP status if the body is too large (413) or gets no memory (503); 0 = no refusal */
     bool is_suspended, is_gone;
-    bool is_under_way; /* counted as open */
-    bool is_chunked; /* its answer */
-    uint64_t cut_ns; /* when its answer broke off; 0 = it has not */
+    bool is_under_way; /* a flag: the request is counted in shared->open */
+    bool is_chunked; /* a flag: the answer uses chunked coding */
+    uint64_t cut_ns; /* time at which the answer broke off; 0 = it has not */
 } request_t;
 
 struct kvp_front {
     kvp_proxy_shared_t *shared;
     bool watches;
-    kvp_checks_t *checks; /* NULL unless this front runs the checks */
+    kvp_checks_t *checks; /* the periodic checks; NULL = another front runs them */
     uv_loop_t uv;
     uv_async_t stop, displaced;
     uv_idle_t more;
@@ -68,7 +67,7 @@ struct kvp_front {
     kvp_upstream_t *up;
     pthread_t thread;
     bool has_uv, has_thread, is_asked_to_stop;
-    uint64_t stopping_ns; /* since when; 0 = it is not being stopped */
+    uint64_t stopping_ns; /* time at which the stop began; 0 = not stopping */
     kvp_list_t requests;
     kvp_clients_t clients;
 };
@@ -93,7 +92,7 @@ on_news(kvp_exchange_t *x)
     resume_request(r);
 }
 
-/* ---- cut answers */
+/* ---- cutting answers */
 static int
 fd_of(struct MHD_Connection *conn)
 {
@@ -102,8 +101,7 @@ fd_of(struct MHD_Connection *conn)
     return info == NULL ? -1 : info->connect_fd;
 }
 
-/* Sends a reset. libmicrohttpd then finds the connection broken, in whatever state it is, and
- * closes it. */
+/* Resets the connection. libmicrohttpd then finds the connection broken, in any state, and closes it. */
 static void
 reset_conn(struct MHD_Connection *conn)
 {
@@ -112,7 +110,7 @@ reset_conn(struct MHD_Connection *conn)
     (void)connect(fd_of(conn), &none, sizeof none);
 }
 
-/* With it the kernel resets the connection, too, when the process is killed. */
+/* Sets the socket to be reset instead of closed, even if the process is killed. */
 static void
 set_reset_at_close(struct MHD_Connection *conn, bool is_on)
 {
@@ -121,7 +119,7 @@ set_reset_at_close(struct MHD_Connection *conn, bool is_on)
     (void)setsockopt(fd_of(conn), SOL_SOCKET, SO_LINGER, &linger, sizeof linger);
 }
 
-/* Whether the client has acknowledged all bytes, or has had its time for that. */
+/* Returns whether the client has acknowledged all bytes, or its time for that is over. */
 static bool
 has_taken_all(const request_t *r)
 {
@@ -142,11 +140,11 @@ look_after_cut(kvp_front_t *f)
         if (r->is_suspended && has_taken_all(r))
             resume_request(r);
         else if (!r->is_suspended && now_ns - r->cut_ns > CUT_NS)
-            reset_conn(r->conn); /* the client reads nothing */
+            reset_conn(r->conn); /* resets the connection if the client reads nothing for too long */
     }
 }
 
-/* Returns NULL if there was no memory for it. */
+/* Returns the client of the connection; NULL if there was no memory for it. */
 static kvp_client_t *
 client_of(struct MHD_Connection *conn)
 {
@@ -181,7 +179,8 @@ read_out(void *arg, uint64_t pos, char *bytes, size_t max)
     return 0;
 }
 
-/* libmicrohttpd refuses some headers, as those without a value: they are left out. */
+/* Adds the server's headers that may pass. libmicrohttpd refuses some headers, for example those without a value;
+ * they are left out. */
 static void
 add_headers(const kvp_exchange_t *x, struct MHD_Response *r)
 {
@@ -196,7 +195,7 @@ queue_answer(request_t *q, bool is_http10)
 {
     kvp_exchange_t *x = &q->x;
     const bool is_now = x->state == KVP_X_WHOLE;
-    /* A complete answer leaves with its head, in one packet. */
+    /* A complete answer is sent together with its head, in one packet. */
     struct MHD_Response *r =
         is_now ? MHD_create_response_from_buffer(x->out.len, x->out.data, MHD_RESPMEM_MUST_COPY)
                : MHD_create_response_from_callback(x->length >= 0 ? (uint64_t)x->length : MHD_SIZE_UNKNOWN, PIECE_BYTES,
@@ -238,7 +237,8 @@ refuse_request(struct MHD_Connection *conn, uint32_t status, const char *why)
     return answer_now(conn, status, "application/json", text, (size_t)n);
 }
 
-/* /health asks whether requests are served, /healthcheck whether the proxy runs. */
+/* Answers /health and /healthcheck. /health reports whether requests can be served, /healthcheck only that the
+ * proxy runs. */
 static enum MHD_Result
 on_health(kvp_proxy_shared_t *p, struct MHD_Connection *conn, bool is_check)
 {
@@ -285,7 +285,7 @@ on_metrics(kvp_proxy_shared_t *p, struct MHD_Connection *conn)
     return answer_now(conn, 200, "text/plain; version=0.0.4; charset=utf-8", text, (size_t)n);
 }
 
-/* ---- connections */
+/* ---- connections of clients */
 static void
 on_connection(void *arg, struct MHD_Connection *conn, void **ctx, enum MHD_ConnectionNotificationCode code)
 {
@@ -297,7 +297,7 @@ on_connection(void *arg, struct MHD_Connection *conn, void **ctx, enum MHD_Conne
         kvp_clients_leave(&f->clients, *ctx);
 }
 
-/* ---- requests */
+/* ---- requests of clients */
 static void
 wake_owner(kvp_upload_t *place)
 {
@@ -334,7 +334,7 @@ copy_header(request_t *r, const char *name, char *out, size_t cap)
     strcpy(out, value);
 }
 
-/* ---- heads: where two readers could find different ends of a request nothing is passed on */
+/* ---- checks of a request's head: if two parsers could disagree about the end of the request, it is refused */
 typedef struct {
     uint32_t lengths, codings;
     bool is_bad, is_other_coding;
@@ -362,7 +362,7 @@ note_header(void *arg, enum MHD_ValueKind kind, const char *name, const char *va
     return MHD_YES;
 }
 
-/* 0: it may go on; else the status, and *why_out. */
+/* Checks the head of a request. Returns 0 if it is acceptable, else the HTTP status, with the reason in *why_out. */
 static uint32_t
 check_head(struct MHD_Connection *conn, const char **why_out)
 {
@@ -379,7 +379,7 @@ check_head(struct MHD_Connection *conn, const char **why_out)
     return f.length > BODY_MAX ? 413 : 0;
 }
 
-/* The first call of a request: decides its kind. */
+/* Handles the first call for a request: decides the kind of its path. */
 static enum MHD_Result
 on_first(kvp_front_t *f, struct MHD_Connection *conn, const char *url, const char *method, void **ctx)
 {
@@ -407,7 +407,7 @@ on_first(kvp_front_t *f, struct MHD_Connection *conn, const char *url, const cha
     return *ctx == NULL ? MHD_NO : MHD_YES;
 }
 
-/* Its body is complete. Returns false without a place among the requests under way. */
+/* Starts the exchange when the body is complete. Returns false if there are too many requests in progress. */
 static bool
 begin_request(request_t *r)
 {
@@ -476,7 +476,8 @@ on_completed(void *arg, struct MHD_Connection *conn, void **ctx, enum MHD_Reques
     }
     if (r == NULL) return;
     *ctx = NULL;
-    /* libmicrohttpd ends the connection with a FIN after this call. */
+    /* libmicrohttpd ends the connection with a FIN after this call, which must not look like the end of a complete
+     * answer. */
     if (r->x.is_passed && !r->is_chunked && code == MHD_REQUEST_TERMINATED_COMPLETED_OK)
         set_reset_at_close(conn, false);
     else if (r->x.is_passed && !r->is_chunked)
@@ -490,9 +491,9 @@ on_completed(void *arg, struct MHD_Connection *conn, void **ctx, enum MHD_Reques
     free(r);
 }
 
-/* ---- the loop */
-/* By a timeout of 0 libmicrohttpd signals work that its descriptor does not show. The loop does not
- * wait while f->more is active. */
+/* ---- the loop of the thread */
+/* Runs libmicrohttpd once. A timeout of 0 means that libmicrohttpd has work that its descriptor does not show. The
+ * loop does not wait while f->more is active. */
 static void
 run_front(kvp_front_t *f)
 {
@@ -500,7 +501,7 @@ run_front(kvp_front_t *f)
 
     if (f->mhd == NULL) return;
     uv_idle_stop(&f->more);
-    MHD_run(f->mhd); /* may resume connections */
+    MHD_run(f->mhd); /* may resume suspended connections */
     if (MHD_get_timeout(f->mhd, &ms) == MHD_YES && ms == 0) uv_idle_start(&f->more, on_more);
 }
 
@@ -518,7 +519,7 @@ on_front(uv_poll_t *poll, int status, int events)
     run_front(poll->data);
 }
 
-/* Ends a request whose client or place is lost, in whatever state its connection is. */
+/* Drops a request whose client or memory is lost, in any state of its connection. */
 static void
 drop_request(request_t *r)
 {
@@ -531,8 +532,8 @@ drop_request(request_t *r)
         reset_conn(r->conn);
 }
 
-/* Bytes that came together with the end are read first, so that libmicrohttpd has answered all
- * immediate requests. */
+/* Handles ended connections. Bytes that arrived together with the end are read first, so that libmicrohttpd has
+ * answered all requests that need no server. */
 static void
 on_left(uv_poll_t *poll, int status, int events)
 {
@@ -547,12 +548,12 @@ on_left(uv_poll_t *poll, int status, int events)
         if (c->request != NULL)
             drop_request(c->request);
         else if (c->since_ns != 0)
-            (void)shutdown(c->fd, SHUT_RDWR); /* shows libmicrohttpd that it has ended */
+            (void)shutdown(c->fd, SHUT_RDWR); /* makes libmicrohttpd notice that the connection has ended */
     }
     uv_idle_start(&f->more, on_more);
 }
 
-/* Uploads gave way. */
+/* Drops the requests whose uploads were displaced. */
 static void
 on_displaced(uv_async_t *async)
 {
@@ -573,7 +574,7 @@ finish_stop(kvp_front_t *f)
 
         if (r->x.is_passed && !r->is_chunked) reset_conn(r->conn);
         r->is_gone = true;
-        resume_request(r); /* libmicrohttpd ends no suspended connection */
+        resume_request(r); /* resumes the request, because libmicrohttpd does not end a suspended connection */
     }
     uv_poll_stop(&f->front);
     uv_poll_stop(&f->left);
@@ -602,7 +603,7 @@ on_look(uv_timer_t *timer)
         finish_stop(f);
 }
 
-/* Cuts the answers under way; clients have CUT_NS to read their sent part. */
+/* Stops the front: cuts the answers in progress. Clients have CUT_NS to receive the part that was already sent. */
 static void
 on_stop(uv_async_t *async)
 {
@@ -632,7 +633,7 @@ run_thread(void *arg)
     return NULL;
 }
 
-/* ---- life */
+/* ---- starting and stopping a front */
 static void
 on_mhd_log(void *arg, const char *fmt, va_list args)
 {
@@ -643,7 +644,7 @@ on_mhd_log(void *arg, const char *fmt, va_list args)
     kvp_log_debug("proxy", "%s", text);
 }
 
-/* A path passes as the client wrote it. */
+/* Leaves the escapes in a path, so that the path is passed on exactly as the client wrote it. */
 static size_t
 keep_escapes(void *arg, struct MHD_Connection *conn, char *text)
 {
@@ -652,7 +653,7 @@ keep_escapes(void *arg, struct MHD_Connection *conn, char *text)
     return strlen(text);
 }
 
-/* NULL, logged. */
+/* Starts libmicrohttpd on a duplicate of the listening socket. Returns NULL on failure, which is logged. */
 static struct MHD_Daemon *
 start_mhd(kvp_front_t *f, int listening)
 {

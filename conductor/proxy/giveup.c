@@ -7,15 +7,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define BYTES_MAX (64u << 20) /* of their bodies */
+#define BYTES_MAX (64u << 20) /* limit of the total length of given-up requests' bodies */
 
 typedef struct {
     kvp_proxy_shared_t *shared;
     kvp_upstream_t *up;
-    size_t bytes; /* of its body */
+    size_t bytes; /* length of the given-up request's body */
     uint32_t server, since;
     uint64_t route;
-    int64_t rank; /* of the server, if it counts its ranks' requests; else -1 */
+    int64_t rank; /* rank of the server, if requests are counted by rank; else -1 */
 } given_up_t;
 
 static void
@@ -64,7 +64,8 @@ kvp_route_done(kvp_proxy_shared_t *shared, kvp_upstream_t *up, uint64_t route)
                              &ops, NULL);
 }
 
-/* A check has succeeded since, or the server is left out or was removed, so that its load is of no use. */
+/* Returns true if waiting for the server has become useless: a check has succeeded since, or the server is left
+ * out or was removed. */
 static bool
 is_over(void *arg)
 {
@@ -88,7 +89,8 @@ on_end(void *arg, const char *why, kvp_call_fate_t fate)
     kvp_route_done(g->shared, g->up, g->route);
     atomic_fetch_sub(&g->shared->given_up_bytes, g->bytes);
     pthread_mutex_lock(&g->shared->lock);
-    /* Without a connection the server has failed. After one, the end may be its answer to ours. */
+    /* Without a connection the server has failed. After a connection was made, its end may be the server's
+     * reaction to the end of the client's stream. */
     const bool has_failed = why != NULL && fate == KVP_CALL_UNSENT && !f->servers[g->server].is_down;
     const kvp_server_end_t end = has_failed ? KVP_SERVER_FAILED : KVP_SERVER_LEFT;
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See headers.h.
- */
+ * See headers.h. / */
 #include "conductor/proxy/headers.h"
 
 #include <string.h>
@@ -27,7 +26,7 @@ kvp_headers_find(const kvp_buf_t *list, const char *name)
     return NULL;
 }
 
-/* Whether the name is an element of the value "a, b, c". */
+/* Returns whether the name is an element of the comma-separated value, ignoring case. */
 static bool
 is_element(const char *value, const char *name)
 {

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See paths.h.
- */
+ * See paths.h. / */
 #include "conductor/proxy/paths.h"
 
 #include <string.h>
 #include <strings.h>
 
-/* "." or "..", also with escapes: a server or its reverse proxy would leave the path of models by
- * it. */
+/* Returns true if the path segment is "." or "..", also in escaped form. A server or its reverse proxy could leave
+ * the directory of models by such a segment. */
 static bool
 is_dots(const char *segment, size_t len)
 {
@@ -25,7 +24,7 @@ is_dots(const char *segment, size_t len)
     return dots == 1 || dots == 2;
 }
 
-/* The id of a model, which may have slashes. */
+/* Returns true if the text is a legal id of a model, which may contain slashes. */
 static bool
 is_model(const char *id)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See proxy.h.
- */
+ * See proxy.h. / */
 #include "conductor/proxy/proxy.h"
 
 #include "common/clock.h"
@@ -17,7 +16,7 @@
 
 #define BACKLOG 1024
 #define UPLOADS_MAX 4096u
-#define BODIES_MAX (512u << 20) /* bytes */
+#define BODIES_MAX (512u << 20) /* limit of the total length of all bodies, in bytes */
 
 const kvp_proxy_conf_t kvp_proxy_defaults = {.threads = 1,
                                              .connect_ms = 2000,
@@ -29,7 +28,7 @@ const kvp_proxy_conf_t kvp_proxy_defaults = {.threads = 1,
 
 struct kvp_proxy {
     kvp_proxy_shared_t shared;
-    int listening; /* -1 = not listening yet */
+    int listening; /* the listening socket; -1 = not listening yet */
     kvp_front_t *fronts[KVP_PROXY_THREADS_MAX];
 };
 
@@ -94,7 +93,7 @@ kvp_proxy_each(kvp_proxy_t *p, void (*fn)(void *arg, const kvp_fleet_server_t *s
     pthread_mutex_unlock(&p->shared.lock);
 }
 
-/* -1, with errno. */
+/* Returns a listening socket; -1 on failure, with errno. */
 static int
 bind_to(const struct addrinfo *at)
 {
@@ -156,7 +155,7 @@ kvp_proxy_stop(kvp_proxy_t *p)
 {
     if (p == NULL) return;
     for (uint32_t i = 0; i < KVP_PROXY_THREADS_MAX; i++)
-        kvp_front_ask_to_stop(p->fronts[i]); /* all at once: each may take seconds */
+        kvp_front_ask_to_stop(p->fronts[i]); /* asks all fronts first, because each may need seconds to stop */
     for (uint32_t i = 0; i < KVP_PROXY_THREADS_MAX; i++)
         kvp_front_stop(p->fronts[i]);
     if (p->listening >= 0) close(p->listening);

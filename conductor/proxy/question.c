@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See question.h.
- */
+ * See question.h. / */
 #include "conductor/proxy/question.h"
 
 #include "common/jsonw.h"
@@ -22,7 +21,8 @@ copy_field(kvp_jsonw_t *w, const kvp_body_t *request, const char *name, const ch
     return true;
 }
 
-/* Its hash will do, and is of plain characters, whatever the client's name is. */
+/* Writes the hash of the session's name. The router needs only a key, and the hash needs no JSON escapes, whatever
+ * the name contains. */
 static void
 write_session(kvp_jsonw_t *w, const char *name, size_t len)
 {
@@ -38,7 +38,7 @@ is_blank(char c)
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
-/* Returns the prompt; a list of one prompt counts as this prompt. NULL = the request has none. */
+/* Returns the prompt; a list of one prompt counts as this prompt. NULL = the request has no prompt. */
 static const char *
 find_prompt(const kvp_body_t *request, size_t *len_out)
 {
@@ -50,12 +50,12 @@ find_prompt(const kvp_body_t *request, size_t *len_out)
         len--;
     while (len > 0 && is_blank(at[len - 1]))
         len--;
-    if (len == 0 || (*at != '"' && *at != '[')) return value; /* tokens */
+    if (len == 0 || (*at != '"' && *at != '[')) return value; /* the prompt is an array of token numbers */
     *len_out = len;
     return at;
 }
 
-/* A prompt may be numbers of tokens by now. */
+/* Returns true if the prompt is an array of token numbers. */
 static bool
 is_tokens(const char *value, size_t len)
 {
@@ -117,7 +117,8 @@ read_number(const kvp_body_t *told, const char *name)
     return kvp_parse_u64(text, &out) == KVP_OK ? out : 0;
 }
 
-/* A string without escapes, of 1 to max bytes: engines' ids, and URLs of servers that were added, have none. */
+/* Copies a string field of 1 to max bytes. Returns false if there is none, or if it contains escapes; the ids of
+ * engines and the URLs of added servers have none. */
 static bool
 copy_text(const kvp_body_t *told, const char *name, char *out, size_t max)
 {

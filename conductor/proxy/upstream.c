@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See upstream.h.
- */
+ * See upstream.h. / */
 #include "conductor/proxy/upstream.h"
 
 #include "common/clock.h"
@@ -19,80 +18,81 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define IDLE_MAX 4096u /* kept connections */
-#define IDLE_NS (60 * KVP_NS_PER_S) /* for so long */
-#define HEAD_MAX (16u << 10) /* of an answer: it has to fit into a client's connection, too (front.c) */
+#define IDLE_MAX 4096u /* limit of the number of idle connections that are kept */
+#define IDLE_NS (60 * KVP_NS_PER_S) /* an idle connection is closed after this time */
+/* longest head of an answer, in bytes; it must fit into a client's connection, too (front.c) */
+#define HEAD_MAX (16u << 10)
 #define READ_BYTES (64u << 10)
 #define TICK_MS 50u
 
 struct kvp_upstream {
     uv_loop_t *uv;
-    uv_timer_t tick; /* for deadlines */
+    uv_timer_t tick; /* timer that checks the time limits */
     llhttp_settings_t settings;
-    kvp_list_t calls, conns; /* all of them */
-    kvp_list_t idle; /* connections without a call, the last used one first */
+    kvp_list_t calls, conns; /* lists of all calls, and of all connections */
+    kvp_list_t idle; /* list of connections without a call, the most recently used first */
     uint32_t idle_n;
     char bytes[READ_BYTES];
 };
 
-/* A connection to a server. A connection belongs to its call. Without a call it is on the idle
- * list. */
+/* A connection to a server. A connection belongs to its call. Without a call it is on the idle list. */
 typedef struct {
-    kvp_list_t link, idle_link; /* upstream->conns, ->idle */
+    kvp_list_t link, idle_link; /* elements of the lists upstream->conns and upstream->idle */
     kvp_upstream_t *up;
     uv_tcp_t tcp;
     uv_connect_t connecting;
-    struct addrinfo *addrs, *addr; /* until it is connected: all addresses of the server; the one being tried */
+    struct addrinfo *addrs, *addr; /* while connecting: all addresses of the server, and the address being tried */
     uv_write_t writing;
     uv_shutdown_t ending;
     llhttp_t parser;
-    kvp_call_t *call; /* NULL = none */
-    uint64_t idle_ns; /* since when */
-    bool was_used; /* it has carried an answer before */
-    bool has_answer; /* the call's is whole */
+    kvp_call_t *call; /* the call that uses the connection; NULL = idle */
+    uint64_t idle_ns; /* time at which the connection became idle */
+    bool was_used; /* a flag: an earlier call has used the connection */
+    bool has_answer; /* a flag: the answer to the call is complete */
     uint32_t head_len;
     kvp_hostport_t at;
 } conn_t;
 
-/* A server's name that is looked up, in a thread of libuv's. */
+/* A look-up of a server's name, in a thread of libuv. */
 typedef struct {
     uv_getaddrinfo_t req;
-    kvp_call_t *call; /* NULL = ended */
+    kvp_call_t *call; /* the call that waits for the address; NULL = the call has ended */
 } lookup_t;
 
-/* How far a call has come, over all its connections. */
+/* The progress of a call, over all its connections. */
 typedef enum {
     CALL_UNSENT,
-    CALL_SENT, /* a server may have seen it */
-    CALL_HEARD, /* a byte has come, */
-    CALL_HEAD, /* the answer's head, */
-    CALL_BODY /* a byte of its body */
+    CALL_SENT, /* the request was sent, so a server may have seen it */
+    CALL_HEARD, /* a byte of the answer has arrived */
+    CALL_HEAD, /* the head of the answer is complete */
+    CALL_BODY /* a byte of the answer's body has arrived */
 } progress_t;
 
 struct kvp_call {
-    kvp_list_t link; /* upstream->calls */
+    kvp_list_t link; /* element of the list upstream->calls */
     kvp_upstream_t *up;
     conn_t *conn;
     lookup_t *lookup;
     kvp_call_ops_t ops;
     void *arg;
-    kvp_buf_t head; /* and a copied body */
-    const char *body; /* borrowed */
+    kvp_buf_t head; /* head of the request, followed by the body if the body was copied */
+    const char *body; /* body of the request; borrowed */
     size_t body_len;
     kvp_hostport_t at;
     uint64_t begun_ns, heard_ns;
-    uint64_t connect_ns, first_ns, idle_ns; /* 0 = any */
+    uint64_t connect_ns, first_ns, idle_ns; /* time limits of the call; 0 = no limit */
     progress_t progress;
     bool is_once, is_paused, is_stale;
-    kvp_call_is_over_fn is_over; /* NULL = it has a client; else it is given up, and arg and the body are owned */
+    /* NULL = the call has a client; else the call is given up, and owns arg and the body */
+    kvp_call_is_over_fn is_over;
     kvp_buf_t owned;
-    int failure; /* of libuv's: it ends at the next look; 0 = none */
-    kvp_buf_t headers; /* of the answer */
+    int failure; /* error of libuv, which ends the call at the next tick; 0 = none */
+    kvp_buf_t headers; /* headers of the answer */
 };
 
 static void start_conn(kvp_call_t *c);
 
-/* ---- the end */
+/* ---- the end of calls and connections */
 static void
 on_closed(uv_handle_t *handle)
 {
@@ -135,7 +135,8 @@ static bool
 is_local(int failure)
 {
     return failure == UV_EMFILE || failure == UV_ENFILE || failure == UV_ENOMEM || failure == UV_ENOBUFS ||
-           failure == UV_EADDRNOTAVAIL || failure == UV_EAI_MEMORY || failure == UV_EBUSY; /* EBUSY: of the resolver */
+           /* the resolver returns EBUSY */
+           failure == UV_EADDRNOTAVAIL || failure == UV_EAI_MEMORY || failure == UV_EBUSY;
 }
 
 static void
@@ -159,7 +160,8 @@ end_call(kvp_call_t *c, const char *why)
     ops.on_end(arg, why == NULL ? NULL : text, fate);
 }
 
-/* The server may have closed a kept connection before the request came. A new connection is not tried again. */
+/* Closes a connection after an error. The server may have closed a kept connection before the request arrived, so
+ * such a request is sent again over a new connection. An error on a new connection ends the call. */
 static void
 fail_conn(conn_t *k, const char *why)
 {
@@ -175,7 +177,7 @@ fail_conn(conn_t *k, const char *why)
         end_call(c, why);
 }
 
-/* ---- answers */
+/* ---- parsing of answers */
 static int
 on_begin(llhttp_t *parser)
 {
@@ -186,7 +188,7 @@ on_begin(llhttp_t *parser)
     return 0;
 }
 
-/* Receives a part of a name or a value, of a head or of a chunked body's trailer, which is ignored. */
+/* Receives a part of a header's name or value. Headers in the trailer of a chunked body are ignored. */
 static int
 on_header(llhttp_t *parser, const char *at, size_t len)
 {
@@ -209,7 +211,7 @@ on_head(llhttp_t *parser)
     conn_t *k = parser->data;
     kvp_call_t *c = k->call;
 
-    if (parser->status_code < 200) { /* the answer comes after it */
+    if (parser->status_code < 200) { /* an informational answer (1xx); the final answer follows */
         const bool has_body = parser->content_length > 0 || (parser->flags & F_TRANSFER_ENCODING) != 0;
 
         return parser->status_code == 101 || has_body ? -1 : 0;
@@ -239,12 +241,12 @@ on_whole(llhttp_t *parser)
 {
     conn_t *k = parser->data;
 
-    if (parser->status_code < 200) return 0; /* the answer comes after it */
+    if (parser->status_code < 200) return 0; /* an informational answer (1xx); the final answer follows */
     k->has_answer = true;
     return HPE_PAUSED;
 }
 
-/* ---- connections */
+/* ---- connections to servers */
 static void
 keep_conn(conn_t *k)
 {
@@ -279,8 +281,8 @@ on_room(uv_handle_t *handle, size_t wanted, uv_buf_t *buf)
     *buf = uv_buf_init(k->up->bytes, READ_BYTES);
 }
 
-/* libuv reports the end of a stream where the peer has reset the connection, if bytes came just
- * before. An answer without a length would look whole then. */
+/* Returns the error of the socket at the end of a stream. If bytes arrived just before the peer's reset, libuv
+ * reports only the end. An answer without a length would then look complete. */
 static ssize_t
 error_behind_end(uv_stream_t *stream)
 {
@@ -302,7 +304,7 @@ on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 
     if (n == 0) return;
     if (n == UV_EOF) n = error_behind_end(stream);
-    if (k->call == NULL || (n < 0 && n != UV_EOF)) { /* idle, or broken */
+    if (k->call == NULL || (n < 0 && n != UV_EOF)) { /* the connection has no call, or is broken */
         fail_conn(k, n < 0 ? uv_strerror((int)n) : "it says something unasked");
         return;
     }
@@ -336,7 +338,9 @@ send_call(conn_t *k)
     const unsigned n = c->body_len > 0 ? 2 : 1;
     int sent;
 
-    c->progress = CALL_SENT; /* so the server has not failed, though its request is not wanted */
+    /* set before the check below: a connection was made, so the server has not failed, even if the request is not
+     * sent */
+    c->progress = CALL_SENT;
     if (c->is_over != NULL) {
         end_call(c, "the connection was made after the client had gone");
         return;
@@ -345,7 +349,7 @@ send_call(conn_t *k)
     k->parser.data = k;
     k->has_answer = false;
     sent = uv_try_write(stream, bufs, n);
-    if (sent < 0) sent = 0; /* temporary or final: the next read shows */
+    if (sent < 0) sent = 0; /* an error is ignored here, because the next read reports it */
     if ((size_t)sent < c->head.len + c->body_len) {
         for (unsigned i = 0; i < n; i++) {
             const unsigned cut = (unsigned)kvp_min_u64((uint64_t)sent, bufs[i].len);
@@ -355,7 +359,7 @@ send_call(conn_t *k)
         }
         c->failure = uv_write(&k->writing, stream, bufs, n, NULL);
     }
-    if (!k->was_used) (void)uv_read_start(stream, on_room, on_read); /* a used connection is read all the time */
+    if (!k->was_used) (void)uv_read_start(stream, on_room, on_read); /* a reused connection is already being read */
 }
 
 static void try_addr(kvp_call_t *c, struct addrinfo *addrs, struct addrinfo *addr);
@@ -368,7 +372,7 @@ on_connected(uv_connect_t *connect, int status)
     kvp_call_t *c = k->call;
     char place[KVP_HOSTPORT_TEXT_MAX], text[sizeof place + 100];
 
-    if (c == NULL) return; /* it is being closed */
+    if (c == NULL) return; /* the call has ended, and the connection is being closed */
     if (status == 0) {
         (void)uv_tcp_nodelay(&k->tcp, 1);
         send_call(k);
@@ -390,7 +394,7 @@ close_oldest_idle(kvp_upstream_t *up)
     return true;
 }
 
-/* Over a new connection, which frees addrs. */
+/* Tries to connect to the address, over a new connection object that frees addrs. */
 static void
 try_addr(kvp_call_t *c, struct addrinfo *addrs, struct addrinfo *addr)
 {
@@ -430,7 +434,8 @@ has_descriptor(void)
     return fd >= 0;
 }
 
-/* A resolver without a free descriptor returns various errors. */
+/* Continues the call when its name is resolved. A resolver without a free descriptor returns various errors, so a
+ * lack of descriptors is checked separately. */
 static void
 on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *found)
 {
@@ -449,7 +454,8 @@ on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *found)
         c->failure = has_descriptor() ? status : UV_EMFILE;
 }
 
-/* A new connection. A name is looked up elsewhere, as that may take long. */
+/* Starts a new connection. A numeric address is used at once. A name is resolved in another thread, because that
+ * may take long. */
 static void
 start_conn(kvp_call_t *c)
 {
@@ -487,8 +493,8 @@ find_idle(kvp_upstream_t *up, const kvp_hostport_t *at)
     return NULL;
 }
 
-/* ---- deadlines */
-/* Returns the reason of a passed time limit; NULL = none. */
+/* ---- time limits */
+/* Returns the reason if a time limit of the call has passed; NULL = none. */
 static const char *
 find_late(const kvp_call_t *c, uint64_t now_ns)
 {
@@ -497,12 +503,14 @@ find_late(const kvp_call_t *c, uint64_t now_ns)
     if (c->is_paused) return NULL;
     if (c->progress == CALL_UNSENT && c->connect_ns != 0 && now_ns - c->begun_ns > c->connect_ns)
         return "no connection could be made in time";
-    if (c->progress < CALL_BODY) /* the head of a stream does not predict the time of its first event */
+    /* first_ms covers the head and the first body byte, because a stream's head may arrive long before its first
+     * event */
+    if (c->progress < CALL_BODY)
         return c->first_ns != 0 && now_ns - c->begun_ns > c->first_ns ? "it did not answer in time" : NULL;
     return c->idle_ns != 0 && now_ns - c->heard_ns > c->idle_ns ? "it fell silent" : NULL;
 }
 
-/* False: none is late any more. */
+/* Ends one call whose time limit has passed. Returns false if there is none. */
 static bool
 end_late(kvp_upstream_t *up)
 {
@@ -513,7 +521,7 @@ end_late(kvp_upstream_t *up)
         const char *why = find_late(c, now_ns);
 
         if (why == NULL) continue;
-        end_call(c, why); /* the call may end others, and start new ones */
+        end_call(c, why); /* the callback may end and start calls, so the iteration must begin again */
         return true;
     }
     return false;
@@ -534,7 +542,7 @@ on_tick(uv_timer_t *timer)
     }
 }
 
-/* ---- calls */
+/* ---- starting and ending calls */
 static void
 write_head(kvp_call_t *c, const kvp_call_conf_t *conf, const char *path)
 {
@@ -622,7 +630,7 @@ static void
 on_shutdown(uv_shutdown_t *ending, int status)
 {
     (void)ending;
-    (void)status; /* on a failure, reading shows the reason */
+    (void)status; /* after a failure, the next read shows the reason */
 }
 
 bool
@@ -637,13 +645,13 @@ kvp_call_give_up(kvp_call_t *c, kvp_buf_t *body, kvp_call_is_over_fn is_over, kv
     c->is_over = is_over;
     c->ops.on_end = on_end;
     c->arg = arg;
-    c->owned = *body; /* its bytes may still be under way */
+    c->owned = *body; /* keeps the bytes of the body, which may not be written yet */
     *body = (kvp_buf_t){0};
     if (c->progress >= CALL_SENT && c->conn != NULL)
         (void)uv_shutdown(&c->conn->ending, (uv_stream_t *)&c->conn->tcp, on_shutdown);
 }
 
-/* ---- life */
+/* ---- creation and destruction */
 kvp_err_t
 kvp_upstream_create(uv_loop_t *uv, kvp_upstream_t **out)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Requests to servers, over http:// on a libuv loop: what comes is handed on as it comes. All on
- * the loop's thread. Answers are read by llhttp. Connections are kept. The server may close a kept
- * connection at any time, so a request on it may end without a byte; then upstream sends the
- * request once more, over a new connection, unless the caller keeps that for itself (is_once). */
+ * An HTTP client for calls to servers, over http:// on a libuv loop: received bytes are passed on as they arrive.
+ * All functions run on the loop's thread. llhttp parses the answers. Connections are kept for reuse. A server may
+ * close a kept connection at any time, so a request on it may end without a byte. Then the request is sent once
+ * more, over a new connection, unless the caller does this itself (is_once). */
 #ifndef KVP_CONDUCTOR_PROXY_UPSTREAM_H
 #define KVP_CONDUCTOR_PROXY_UPSTREAM_H
 
@@ -13,54 +13,56 @@
 typedef struct kvp_upstream kvp_upstream_t;
 typedef struct kvp_call kvp_call_t;
 
-/* The part of an ended request that the server may have seen. */
+/* How much of an ended request the server may have seen. */
 typedef enum {
-    KVP_CALL_UNSENT, /* nothing: there was no connection */
-    KVP_CALL_SENT, /* all of it */
-    KVP_CALL_LOCAL, /* nothing, by our own fault: no descriptor, port or memory was free */
-    KVP_CALL_STALE /* all of it, or nothing: the request used a kept connection, which ended without a byte */
+    KVP_CALL_UNSENT, /* the server has seen nothing of the request, because there was no connection */
+    KVP_CALL_SENT, /* the server may have seen all of the request */
+    KVP_CALL_LOCAL, /* the server has seen nothing of the request: no local descriptor, port or memory was free */
+    KVP_CALL_STALE /* the server has seen all of the request or nothing: the kept connection ended without a byte */
 } kvp_call_fate_t;
 
-/* kvp_upstream_start calls no callback. After on_end the call is freed. */
+/* Callbacks of a call. kvp_upstream_start itself calls none of them. The call is freed after on_end. */
 typedef struct {
-    void (*on_head)(void *arg, uint32_t status, const char *content_type,
-                    int64_t length); /* type NULL = none; length -1 = unknown */
-    bool (*on_bytes)(void *arg, const void *bytes, size_t len); /* false: they were taken, but no more is read until
-                                                                   kvp_call_resume; what has been read comes */
-    void (*on_end)(void *arg, const char *why, kvp_call_fate_t fate); /* why NULL = whole; else why not */
+    /* callback that receives the status; content_type NULL = none; length -1 = unknown */
+    void (*on_head)(void *arg, uint32_t status, const char *content_type, int64_t length);
+    /* callback that receives bytes of the body. Returning false pauses reading until kvp_call_resume; bytes that
+     * were already read still arrive. */
+    bool (*on_bytes)(void *arg, const void *bytes, size_t len);
+    /* callback at the end of a call; why NULL = the answer is complete; else the reason of the failure */
+    void (*on_end)(void *arg, const char *why, kvp_call_fate_t fate);
 } kvp_call_ops_t;
 
 typedef struct {
-    const char *url; /* http://HOST[:PORT][/PATH] */
-    bool is_get; /* else POST */
-    const char *body; /* borrowed until on_end, unless copies_body; NULL = none */
+    const char *url; /* URL in the form http://HOST[:PORT][/PATH] */
+    bool is_get; /* a flag: the request is a GET instead of a POST */
+    const char *body; /* the body; borrowed until on_end, unless copies_body is set; NULL = none */
     size_t body_len;
     bool copies_body;
-    bool is_once; /* a stale connection ends the call (KVP_CALL_STALE) */
-    bool wants_new; /* no kept connection is used */
-    const char *const *headers; /* "Name: value", ended by NULL; NULL = none; copied */
-    uint64_t connect_ms; /* time limit of connecting */
-    uint64_t first_ms; /* of the first byte of the answer after that; 0 = none */
-    uint64_t idle_ms; /* of silence after that; 0 = none */
+    bool is_once; /* a flag: if a kept connection ends without a byte, the call ends with KVP_CALL_STALE */
+    bool wants_new; /* a flag: use a new connection, not a kept one */
+    const char *const *headers; /* lines "Name: value", ended by NULL; NULL = none; copied */
+    uint64_t connect_ms; /* time limit of connecting to the server */
+    uint64_t first_ms; /* time limit of the answer's first byte, after connecting; 0 = none */
+    uint64_t idle_ms; /* longest silence after the first byte; 0 = no limit */
 } kvp_call_conf_t;
 
 kvp_err_t kvp_upstream_create(uv_loop_t *uv, kvp_upstream_t **out) KVP_MUST_USE;
-/* kvp_upstream_close drops all calls, without a word, and closes its handles, which takes a turn of
- * the loop; kvp_upstream_destroy after that. */
+/* kvp_upstream_close drops all calls without a callback, and closes the handles, which takes a turn of the loop.
+ * Call kvp_upstream_destroy after that. */
 void kvp_upstream_close(kvp_upstream_t *up);
 void kvp_upstream_destroy(kvp_upstream_t *up);
 
-kvp_call_t *kvp_upstream_start(kvp_upstream_t *up, const kvp_call_conf_t *conf, const kvp_call_ops_t *ops,
-                               void *arg); /* NULL = no memory, or the url is none */
-const kvp_buf_t *kvp_call_headers(const kvp_call_t *call); /* of its answer (headers.h), within on_head; borrowed */
+/* kvp_upstream_start starts a call; NULL = no memory, or the url is malformed */
+kvp_call_t *kvp_upstream_start(kvp_upstream_t *up, const kvp_call_conf_t *conf, const kvp_call_ops_t *ops, void *arg);
+/* kvp_call_headers returns the headers of the answer (headers.h); valid within on_head; borrowed */
+const kvp_buf_t *kvp_call_headers(const kvp_call_t *call);
 void kvp_call_resume(kvp_call_t *call);
-void kvp_call_cancel(kvp_call_t *call); /* nothing is called back any more */
+void kvp_call_cancel(kvp_call_t *call); /* drops the call; no callback follows */
 
-/* kvp_call_is_unanswered returns whether the server has sent nothing yet. kvp_call_give_up ends the
- * request of such a call, and waits for a sign of the server. The server sees the end of the
- * client's stream. on_end is called with the first byte (why is NULL), when the connection has
- * ended, or when is_over returns true, which is called 20 times a second. No other callback
- * follows. The call takes over the bytes of its body, and arg, which it frees. */
+/* kvp_call_is_unanswered returns whether the server has sent nothing yet. kvp_call_give_up ends the request of such a
+ * call, and waits for a sign of the server. The server sees the end of the client's stream. on_end is called with the
+ * first byte (why is NULL), when the connection has ended, or when is_over, which is called 20 times a second, returns
+ * true. No other callback follows. The call takes over the body's bytes, and takes over and frees arg. */
 typedef bool (*kvp_call_is_over_fn)(void *arg);
 typedef void (*kvp_call_on_end_fn)(void *arg, const char *why, kvp_call_fate_t fate);
 bool kvp_call_is_unanswered(const kvp_call_t *call);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The fields of a question to the router, and which instances they leave.
- */
+ * The fields of a query to the router, and the check which instances may serve the query. */
 #ifndef KVP_CONDUCTOR_ROUTER_ASKED_H
 #define KVP_CONDUCTOR_ROUTER_ASKED_H
 
@@ -13,18 +12,19 @@ typedef struct {
     char model[KVP_NAME_TEXT_MAX + 1], lora[KVP_NAME_TEXT_MAX + 1], tenant[KVP_NAME_TEXT_MAX + 1],
         instance[KVP_NAME_TEXT_MAX + 1], salt[KVP_NAME_TEXT_MAX + 1], role[KVP_NAME_TEXT_MAX + 1],
         session[KVP_SESSION_NAME_MAX + 1];
-    uint32_t block_size; /* 0 = an instance's */
-    json_object *exclude; /* borrowed; NULL = none */
-    char listed[KVP_NAME_TEXT_MAX + 1]; /* the name that a server has to list to serve it; "" = any server may */
+    uint32_t block_size; /* tokens in a block; 0 = the instance's block size */
+    json_object *exclude; /* array of excluded instances or URLs; borrowed; NULL = none */
+    /* the model's name that a server must list in order to serve the request; "" = any server may serve it */
+    char listed[KVP_NAME_TEXT_MAX + 1];
 } kvp_asked_t;
 
-/* kvp_asked_read_names reads the fields model, lora_name, tenant_id and instance_id of an object.
- * False: *why_out has the fault. */
+/* kvp_asked_read_names reads the fields model, lora_name, tenant_id and instance_id of an object. It returns false with
+ * the fault in *why_out. */
 bool kvp_asked_read_names(json_object *in, kvp_asked_t *out, char why_out[160]);
-/* kvp_asked_read reads the object's fields; *out is zero before. False: *why_out has the fault.
- * `exclude` borrows from in. */
+/* kvp_asked_read reads all fields of the query; *out must be zero before. It returns false with the fault in
+ * *why_out. `exclude` borrows from in. */
 bool kvp_asked_read(json_object *in, kvp_asked_t *out, char why_out[160]);
-/* kvp_asked_may_serve: the instance has the role, and is not excluded. */
+/* kvp_asked_may_serve returns whether the instance has the wanted role, and is not excluded. */
 bool kvp_asked_may_serve(const kvp_asked_t *q, const kvp_roster_row_t *m);
 
 #endif

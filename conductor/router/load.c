@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See load.h.
- */
+ * See load.h. / */
 #include "conductor/router/load.h"
 
 #include "common/buf.h"
@@ -18,15 +17,15 @@
 #define TIMEOUT_MS 900L
 #define TEXT_MAX (4u << 20)
 #define TAG_MAX 256u
-#define AT_ONCE 256L /* connections */
+#define AT_ONCE 256L /* limit of the connections to servers at a time */
 
 typedef struct call {
     struct call *next;
     CURL *easy;
     struct kvp_load *load;
-    kvp_buf_t text; /* of metrics */
+    kvp_buf_t text; /* body of the answer to /metrics */
     size_t models_bytes;
-    kvp_models_list_t *models; /* NULL = a request for metrics */
+    kvp_models_list_t *models; /* parser of the list of models; NULL = a call of /metrics */
     char tag[TAG_MAX];
 } call_t;
 
@@ -38,12 +37,12 @@ struct kvp_load {
     _Atomic bool is_over;
 };
 
-/* ---- the text */
-/* Of vLLM and SGLang: requests that run at even places, and that wait at odd places. */
+/* ---- parsing of /metrics */
+/* Names of the gauges in vLLM and SGLang: running requests at even indices, waiting requests at odd indices. */
 static const char *const gauges[] = {"vllm:num_requests_running", "vllm:num_requests_waiting",
                                      "sglang:num_running_reqs", "sglang:num_queue_reqs"};
 
-/* The rank of a line's labels, which end at `end`. */
+/* Returns the data-parallel rank in the labels of a line; the labels end at `end`. */
 static uint32_t
 rank_of(const char *labels, const char *end)
 {
@@ -79,14 +78,15 @@ kvp_load_parse(const char *text, uint32_t running[KVP_LOAD_RANKS_MAX], uint32_t 
             rank = rank_of(line + len, value + 1);
             number = strtod(value + 1, NULL);
             if (rank >= KVP_LOAD_RANKS_MAX || !(number >= 0 && number < 1e9)) continue;
-            (i % 2 == 0 ? running : waiting)[rank] += (uint32_t)number; /* several models of one server */
+            /* added, because a server may have several models */
+            (i % 2 == 0 ? running : waiting)[rank] += (uint32_t)number;
             n = rank + 1 > n ? rank + 1 : n;
         }
     }
     return n;
 }
 
-/* ---- asking */
+/* ---- calls to servers */
 static size_t
 on_bytes(char *bytes, size_t size, size_t n, void *arg)
 {
@@ -181,7 +181,7 @@ end_calls(kvp_load_t *load)
     load->calls = NULL;
 }
 
-/* Until all have answered, or the second is over. */
+/* Runs the calls until all have ended, or until until_ns. */
 static void
 run_calls(kvp_load_t *load, uint64_t until_ns)
 {
@@ -195,7 +195,7 @@ run_calls(kvp_load_t *load, uint64_t until_ns)
 
             if (message->msg != CURLMSG_DONE) continue;
             curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &c);
-            if (c->models != NULL) continue; /* its list was handled as it arrived */
+            if (c->models != NULL) continue; /* the list was parsed as it arrived */
             load->ops.asked(load->ops.arg, c->tag, message->data.result != CURLE_COULDNT_CONNECT);
             if (message->data.result == CURLE_OK) take_answer(load, c);
         }
@@ -220,7 +220,7 @@ run_load(void *arg)
     return NULL;
 }
 
-/* ---- life */
+/* ---- start and stop */
 kvp_err_t
 kvp_load_start(const kvp_load_ops_t *ops, kvp_load_t **out)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See models.h.
- */
+ * See models.h. / */
 #include "conductor/router/models.h"
 
 #include <string.h>
@@ -9,7 +8,7 @@
 #define LIFE_MS 15000u
 #define EVERY_MS 5000u
 
-/* ---- listed names */
+/* ---- names of models, by instance */
 static kvp_digest_t
 key_of(const char *instance, const char *name)
 {
@@ -22,7 +21,7 @@ is_fresh(uint64_t val, uint64_t now_ms)
     return now_ms < (val >> 2) + LIFE_MS;
 }
 
-/* Removes names that servers no longer list, and servers that have left. */
+/* Removes the names that servers no longer list, and the servers that have left. */
 static void
 sweep_names(kvp_models_t *m, uint64_t now_ms)
 {
@@ -62,7 +61,8 @@ kvp_models_kind(const kvp_models_t *m, const char *instance, const char *name, u
     return val == NULL || !is_fresh(*val, now_ms) ? KVP_MODEL_NONE : (kvp_model_kind_t)(*val & 3);
 }
 
-/* Noted as a model without a name. */
+/* Returns whether the list of the instance shall be requested now. The time of the last request is stored as a
+ * model without a name. */
 bool
 kvp_models_is_due(kvp_models_t *m, const char *instance, uint64_t now_ms)
 {
@@ -86,7 +86,7 @@ kvp_models_fini(kvp_models_t *m)
     kvp_digestmap_fini(&m->map);
 }
 
-/* ---- a list: {"data": [{"id": NAME, "parent": null or NAME, ...}, ...]} */
+/* ---- parsing of a list: {"data": [{"id": NAME, "parent": null or NAME, ...}, ...]} */
 static bool
 on_value(void *arg, const kvp_jsonscan_t *s, kvp_json_event_t event)
 {
@@ -98,7 +98,8 @@ on_value(void *arg, const kvp_jsonscan_t *s, kvp_json_event_t event)
         list->id[0] = '\0';
         list->has_parent = false;
     } else if (event == KVP_JSON_STRING && kvp_jsonscan_is_at(s, id, 3)) {
-        /* Servers escape quotes, backslashes and control characters alone, and the router takes no such name. */
+        /* A name with escapes is skipped: servers escape only quotes, backslashes and control characters, and the
+         * router refuses names with them. */
         if (!s->is_cut && !s->has_escape) memcpy(list->id, s->text, s->text_len + 1);
     } else if (event == KVP_JSON_STRING && kvp_jsonscan_is_at(s, parent, 3)) {
         list->has_parent = true;

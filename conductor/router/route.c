@@ -2,8 +2,8 @@
  * See route.h.
  *
  * Design notes.
- * - A question whose text has to be sent to a server for its tokens is parked meanwhile
- *   (kvp_http_park). So no thread waits, and questions that have their tokens pass.
+ * - A query with a text that a server has to tokenize is parked meanwhile (kvp_http_park). So no thread waits, and
+ *   queries whose tokens are known pass.
  * - One mutex guards the router: a choice takes microseconds.
  * - The choice is made while the index's answers are valid, inside their epoch. */
 #include "conductor/router/route.h"
@@ -26,26 +26,26 @@
 
 #define BODY_MAX (16u << 20)
 #define LEFT_OUT_MAX 1024u
-#define KEEP_BYTES (1u << 20) /* of a buffer between requests */
+#define KEEP_BYTES (1u << 20) /* largest buffer that is kept between requests */
 
-/* What a handler works with; kept between requests. */
+/* Buffers of a handler, kept for later requests. */
 typedef struct idle {
     struct idle *next;
     kvp_match_scratch_t *scratch;
     kvp_buf_t numbers, rest, other, hashes, tokens;
-    uint32_t tokens_n; /* of the prompt */
+    uint32_t tokens_n; /* number of tokens in the prompt */
 } idle_t;
 
 struct kvp_routes {
     kvp_registry_t *registry;
     kvp_tokens_t *tokens;
     kvp_load_t *load;
-    pthread_mutex_t mutex; /* of the router, of the models, of what is idle, and of left_out */
+    pthread_mutex_t mutex; /* mutex that guards router, models, idle and left_out */
     kvp_router_t *router;
     kvp_models_t models;
     idle_t *idle;
     uint64_t without_tokens;
-    uint64_t left_out[LEFT_OUT_MAX]; /* hashes of URLs */
+    uint64_t left_out[LEFT_OUT_MAX]; /* hashes of the URLs of left-out servers */
     uint32_t left_out_n;
 };
 
@@ -59,10 +59,11 @@ is_left_out(const kvp_routes_t *routes, const kvp_roster_row_t *m)
     return false;
 }
 
-/* ---- the model: a request may name an adapter of it, or another name that its servers list */
+/* ---- the model of a request, which may be an adapter, or another name that its servers list */
 typedef enum { NO_MODEL, LORA_OF_EVENTS, LORA_OF_REGISTRATION, LISTED, REGISTERED } known_t;
 
-/* How the instance knows the name of the request's model. */
+/* Returns how the instance knows the model in the request: as its registered model, as a listed name, as an
+ * adapter, or not at all. */
 static known_t
 known_as(const kvp_routes_t *routes, const kvp_asked_t *q, const kvp_roster_row_t *m, kvp_model_kind_t *kind_out)
 {
@@ -76,7 +77,8 @@ known_as(const kvp_routes_t *routes, const kvp_asked_t *q, const kvp_roster_row_
     return kvp_registry_has_lora(routes->registry, m->model, q->model) ? LORA_OF_EVENTS : NO_MODEL;
 }
 
-/* Puts the model that instances are registered with in place of the name in the request, and the adapter with it. */
+/* Replaces the model in the query by the model with which instances are registered, and sets the adapter, if the
+ * name means one. */
 static void
 find_model(kvp_routes_t *routes, kvp_asked_t *q)
 {
@@ -104,7 +106,7 @@ find_model(kvp_routes_t *routes, kvp_asked_t *q)
     strcpy(q->model, model);
 }
 
-/* Of the routes' mutex. */
+/* Returns whether the instance's server lists the wanted name. The caller has the mutex. */
 static bool
 lists_it(const kvp_routes_t *routes, const kvp_asked_t *q, const kvp_roster_row_t *m)
 {
@@ -112,7 +114,7 @@ lists_it(const kvp_routes_t *routes, const kvp_asked_t *q, const kvp_roster_row_
            kvp_models_kind(&routes->models, m->instance, q->listed, kvp_boot_ns() / KVP_NS_PER_MS) != KVP_MODEL_NONE;
 }
 
-/* Returns the block size of an instance that may serve the request. 0 = none. */
+/* Returns the block size of an instance that may serve the request. 0 = there is no such instance. */
 static uint32_t
 find_block_size(const kvp_routes_t *routes, const kvp_asked_t *q)
 {
@@ -127,13 +129,13 @@ find_block_size(const kvp_routes_t *routes, const kvp_asked_t *q)
     return found;
 }
 
-/* ---- tokens */
-/* A question that waits for the tokens of its text. */
+/* ---- tokens of a text */
+/* A parked query that waits for the tokens of its text. */
 typedef struct {
     kvp_tokens_ask_t ask;
-    kvp_http_request_t *request; /* parked */
-    json_object *in; /* owned; q borrows from it */
-    json_object *body; /* owned: the question to a server */
+    kvp_http_request_t *request; /* the parked HTTP request of the query */
+    json_object *in; /* the query's JSON; owned; q borrows from it */
+    json_object *body; /* body of the call to a server's /tokenize; owned */
     kvp_asked_t q;
 } waiting_t;
 
@@ -169,11 +171,11 @@ offer_servers(kvp_routes_t *routes, const kvp_asked_t *q, kvp_tokens_ask_t *ask)
     pthread_mutex_unlock(&routes->mutex);
 }
 
-/* Makes the question for a server's tokens; NULL: *why has the reason. */
+/* Makes the body of the call for a text's tokens. NULL = failure, with the reason in *why. */
 static json_object *
 make_question(json_object *in, const kvp_asked_t *q, char why[160])
 {
-    /* Further fields that affect the tokens. */
+    /* Fields other than the text that affect the tokens. */
     static const char *const more[] = {"tools",
                                        "chat_template",
                                        "chat_template_kwargs",
@@ -198,7 +200,8 @@ make_question(json_object *in, const kvp_asked_t *q, char why[160])
     return body;
 }
 
-/* Parks the request until a server has answered, and takes `in`. False: *why has the reason. */
+/* Parks the request until a server has returned the tokens, and takes ownership of `in`. Returns false with the
+ * reason in *why. */
 static bool
 ask_for_tokens(kvp_routes_t *routes, const kvp_http_request_t *request, json_object *in, json_object *body,
                const kvp_asked_t *q, char why[160])
@@ -242,13 +245,13 @@ hash_tokens(const kvp_routes_t *routes, uint32_t block_size, idle_t *with)
     return hashes != NULL;
 }
 
-/* ---- the choice, inside the index's epoch */
+/* ---- the choice of a target, inside the index's epoch */
 typedef struct {
     kvp_routes_t *routes;
     const kvp_asked_t *q;
     idle_t *with;
     const kvp_namespace_t *space;
-    const char *unknown; /* why tokens are not known; NULL = they are */
+    const char *unknown; /* reason why the tokens are unknown; NULL = they are known */
     kvp_http_response_t *response;
 } choosing_t;
 
@@ -291,7 +294,7 @@ static void
 write_choice(const choosing_t *ch, const kvp_choice_t *r, const kvp_candidate_t *c, const kvp_answer_t *answers,
              uint32_t n, const uint32_t *of, uint32_t tokens)
 {
-    static const char *const usual[] = {"GPU", "CPU", "DISK"}; /* always in an answer */
+    static const char *const usual[] = {"GPU", "CPU", "DISK"}; /* media that an answer always contains */
     const kvp_answer_t *a = &answers[of[r->at]];
     kvp_jsonw_t w = kvp_http_json(ch->response, 200);
     uint32_t ranks = 0;
@@ -327,7 +330,7 @@ write_choice(const choosing_t *ch, const kvp_choice_t *r, const kvp_candidate_t 
     kvp_jsonw_close(&w, '}');
 }
 
-/* Returns false if no instance may serve the request. */
+/* Chooses the target and writes the answer. Returns false if no instance may serve the request. */
 static bool
 choose_target(const choosing_t *ch, const kvp_answer_t *answers, uint32_t n)
 {
@@ -370,7 +373,7 @@ choose_target(const choosing_t *ch, const kvp_answer_t *answers, uint32_t n)
     return route.at != KVP_ROUTE_NONE;
 }
 
-/* ---- handlers */
+/* ---- HTTP handlers */
 static idle_t *
 take_idle(kvp_routes_t *routes)
 {
@@ -408,7 +411,7 @@ give_idle(kvp_routes_t *routes, idle_t *with)
     pthread_mutex_unlock(&routes->mutex);
 }
 
-/* token_ids, or prompt, as they stand in the body. */
+/* Copies the token numbers of the body (token_ids or prompt) to the buffer of tokens. */
 static void
 take_numbers(idle_t *with)
 {
@@ -421,7 +424,7 @@ take_numbers(idle_t *with)
     }
 }
 
-/* unknown: why tokens are not known; NULL: their hashes are in `with`. */
+/* Answers the query. unknown is the reason why the tokens are unknown; NULL = their hashes are in `with`. */
 static void
 answer_with(kvp_routes_t *routes, const kvp_asked_t *q, const char *unknown, idle_t *with,
             kvp_http_response_t *response)
@@ -444,7 +447,8 @@ answer_with(kvp_routes_t *routes, const kvp_asked_t *q, const char *unknown, idl
     kvp_epoch_leave(reader);
 }
 
-/* The hashes of the question's tokens go to `with`. False: the request is parked until a server has made the tokens. */
+/* Puts the hashes of the query's tokens into `with`. Returns false if the request was parked until a server has
+ * tokenized the text. */
 static bool
 take_tokens(kvp_routes_t *routes, const kvp_http_request_t *request, json_object *in, const kvp_asked_t *q,
             idle_t *with, bool has_tokens, char why[160])
@@ -483,7 +487,7 @@ begin_question(kvp_routes_t *routes, const kvp_http_request_t *request, kvp_http
         kvp_http_error(response, 400, "%s", why);
         return;
     }
-    /* A prompt may also be tokens; the servers judge any other array. */
+    /* A prompt may be an array of tokens. Any other array is passed on, and the servers check it. */
     if (!has_tokens &&
         !kvp_numbers_take(&with->rest, "prompt", UINT32_MAX, &with->other, &with->numbers, &has_tokens, why))
         has_tokens = false;
@@ -505,7 +509,7 @@ begin_question(kvp_routes_t *routes, const kvp_http_request_t *request, kvp_http
     json_object_put(in);
 }
 
-/* A server has answered, or none did in time. */
+/* Answers a parked query, after a server has returned the tokens, or none has in time. */
 static void
 end_question(kvp_routes_t *routes, waiting_t *w, kvp_http_response_t *response, idle_t *with)
 {
@@ -568,8 +572,8 @@ on_done(void *arg, const kvp_http_request_t *request, kvp_http_response_t *respo
     kvp_jsonw_close(&w, '}');
 }
 
-/* ---- load */
-/* Called each second: the router forgets the instances that have left. */
+/* ---- load of the servers */
+/* Lists the servers to poll, each second, and drops the targets of instances that have left. */
 static void
 on_list(void *arg, void (*add)(void *to, const char *url, const char *tag, bool wants_models), void *to)
 {
@@ -586,7 +590,7 @@ on_list(void *arg, void (*add)(void *to, const char *url, const char *tag, bool 
     for (uint32_t i = 0; i < roster->n; i++) {
         const kvp_roster_row_t *m = &roster->members[i];
 
-        if (m->url[0] == '\0' || strcmp(m->instance, last) == 0) continue; /* ranks of one instance are neighbours */
+        if (m->url[0] == '\0' || strcmp(m->instance, last) == 0) continue; /* ranks of one instance are adjacent */
         last = m->instance;
         add(to, m->url, m->instance, kvp_models_is_due(&routes->models, m->instance, kvp_boot_ns() / KVP_NS_PER_MS));
     }
@@ -660,7 +664,7 @@ kvp_routes_write_metrics(kvp_routes_t *routes, kvp_buf_t *out)
     kvp_buf_append(out, text, (size_t)n);
 }
 
-/* ---- life */
+/* ---- creation and destruction */
 kvp_err_t
 kvp_routes_create(kvp_registry_t *registry, const kvp_router_weights_t *weights, kvp_routes_t **out)
 {

@@ -2,12 +2,11 @@
  * See router.h.
  *
  * Design notes.
- * - The last 2^18 blocks of sent prompts are remembered, and the last 2^16 sessions, each in a
- *   table with two places a key: a new entry replaces the older place. A forgotten entry only costs
- *   a worse choice.
- * - A route is its number: routes are a ring, and the numbers rise.
- * - A target's place is reused after the target was dropped. Data that outlives a target (sent
- *   blocks, sessions) names it by its serial, which is never reused. */
+ * - The last 2^18 blocks of sent prompts are remembered, and the last 2^16 sessions. Each table has two places for a
+ *   key: a new entry replaces the older place. A forgotten entry only costs a worse choice.
+ * - Routes are stored in a ring, and their numbers rise.
+ * - A target's place is reused after the target was dropped. Data that outlives a target (sent blocks, sessions)
+ *   refers to the target's serial, which is never reused. */
 #include "conductor/router/router.h"
 
 #include <stdlib.h>
@@ -31,45 +30,45 @@ const kvp_router_weights_t kvp_router_defaults = {
 };
 
 typedef struct {
-    char name[NAME_MAX_BYTES]; /* "" = the place is free */
-    uint64_t serial; /* from 1 on */
-    uint32_t next; /* of the chain of this name's hash, or of the free places */
+    char name[NAME_MAX_BYTES]; /* name of the instance; "" = the place is free */
+    uint64_t serial; /* serial number of the target, from 1 on */
+    uint32_t next; /* next target in the chain of the name's hash, or in the list of free places */
     uint32_t rank;
-    bool is_seen; /* since the last sweep */
-    uint32_t open; /* routes */
-    uint32_t running, waiting; /* from its last report */
-    double busy_until_ms; /* with the prompts sent there */
-    bool is_away; /* its server is absent */
-    uint64_t chosen; /* number of the route by which it was chosen last */
+    bool is_seen; /* a flag: kvp_router_target was called for the target since the last sweep */
+    uint32_t open; /* number of open routes to the target */
+    uint32_t running, waiting; /* running and waiting requests in the last report */
+    double busy_until_ms; /* estimated time at which the prompts sent to the target are computed */
+    bool is_away; /* a flag: the target's server cannot be reached */
+    uint64_t chosen; /* number of the last route for which the target was chosen */
 } target_t;
 
 typedef struct {
-    uint64_t id; /* 0 = none */
+    uint64_t id; /* number of the open route; 0 = the place is free */
     uint32_t target;
     uint64_t since_ns;
-    double end_ms; /* expected end of its prompt */
+    double end_ms; /* estimated time at which the route's prompt is computed */
 } open_t;
 
 typedef struct {
-    uint64_t key; /* 0 = free */
-    uint64_t val; /* of a block: until when; of a session: the serial of its target */
+    uint64_t key; /* hash of the entry's key; 0 = free */
+    uint64_t val; /* for a block: expiry time; for a session: serial of its target */
     uint64_t used_ns;
 } entry_t;
 
 struct kvp_router {
     kvp_router_weights_t weights;
     target_t *targets;
-    uint32_t targets_n, targets_cap; /* used places; places */
+    uint32_t targets_n, targets_cap; /* number of used target places; number of all target places */
     uint32_t chains[CHAINS]; /* first target of each hash of a name; KVP_ROUTE_NONE ends a chain */
-    uint32_t free; /* first free place */
-    uint64_t serials; /* serials ever assigned */
+    uint32_t free; /* first free target place */
+    uint64_t serials; /* count of target serials that were ever assigned */
     open_t open[KVP_ROUTER_OPEN_MAX];
-    uint64_t next, oldest; /* numbers of routes */
+    uint64_t next, oldest; /* numbers of the next route and of the oldest route in the ring */
     entry_t pending[1u << PENDING_BITS], sessions[1u << SESSION_BITS];
     kvp_router_stats_t stats;
 };
 
-/* ---- tables of two places */
+/* ---- tables with two places for a key */
 static uint64_t
 key_of(uint64_t hash, uint64_t with)
 {
@@ -98,7 +97,7 @@ enter_key(entry_t *table, uint32_t bits, uint64_t key, uint64_t now_ns)
     return e;
 }
 
-/* ---- targets */
+/* ---- targets, which are ranks of instances */
 static uint32_t *
 chain_of(kvp_router_t *r, const char *instance)
 {
@@ -186,7 +185,7 @@ kvp_router_note(kvp_router_t *r, uint32_t target, uint32_t running, uint32_t wai
 
     t->running = running;
     t->waiting = waiting;
-    /* It has no waiting request: its estimated work is over. */
+    /* The target has no request, so its estimated work is done. */
     if (running == 0 && waiting == 0 && t->open == 0) t->busy_until_ms = (double)now_ns / NS_PER_MS;
 }
 
@@ -197,8 +196,8 @@ kvp_router_note_there(kvp_router_t *r, const char *instance, bool is_there)
         if (strcmp(r->targets[i].name, instance) == 0) r->targets[i].is_away = !is_there;
 }
 
-/* ---- choosing */
-/* Returns the seed for blocks of the namespace that were sent to the target. */
+/* ---- the choice of a target */
+/* Returns the hash seed for blocks of the query's namespace that were sent to the target. */
 static uint64_t
 pending_seed(const kvp_router_t *r, const kvp_route_ask_t *ask, uint32_t target)
 {
@@ -233,7 +232,7 @@ is_away(const kvp_router_t *r, const kvp_candidate_t *c)
     return r->targets[c->target].is_away || c->is_left_out;
 }
 
-/* Returns the choice of candidate `at`, but for its route and the longest one. */
+/* Returns the estimate for candidate `at`. The fields for the route and for the longest match are not set. */
 static kvp_choice_t
 estimate_choice(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate_t *candidates, uint32_t at,
                 uint64_t session, uint64_t now_ns)
@@ -265,7 +264,7 @@ estimate_choice(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate
     return e;
 }
 
-/* Of equal candidates the least recently chosen is better. */
+/* Returns whether estimate `e` is better than `best`. Of equal candidates the least recently chosen one is better. */
 static bool
 is_better(const kvp_router_t *r, const kvp_choice_t *e, const kvp_choice_t *best, const kvp_candidate_t *candidates)
 {
@@ -355,7 +354,7 @@ kvp_router_tick(kvp_router_t *r, uint64_t now_ns)
     for (; r->oldest < r->next; r->oldest++) {
         open_t *o = &r->open[r->oldest % KVP_ROUTER_OPEN_MAX];
 
-        if (o->id != r->oldest) continue; /* done, or its place is another route's */
+        if (o->id != r->oldest) continue; /* the route is done, or a newer route uses its place */
         if ((double)(now_ns - o->since_ns) < r->weights.open_s * 1e9) return;
         end_route(r, o);
         r->stats.expired++;
@@ -368,7 +367,7 @@ kvp_router_stats(const kvp_router_t *r, kvp_router_stats_t *out)
     *out = r->stats;
 }
 
-/* ---- life */
+/* ---- creation and destruction */
 kvp_router_t *
 kvp_router_create(const kvp_router_weights_t *weights)
 {

@@ -1,90 +1,88 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Chooses the target of a request: the instance that is likely to give its first token soonest. A
- * state machine without sockets and clocks: the caller passes each instance's part of the prompt;
- * the router knows its own earlier choices, and the instances' reported load. ADR 0034.
+ * Chooses the target of a request: the instance that will probably return its first token soonest. A state machine
+ * without sockets and clocks: the caller passes the part of the prompt that each instance has; the router knows its
+ * own earlier choices, and the reported load of the instances. ADR 0034.
  *
- * The estimate of a target (an instance's rank) is the sum of
- *   - its queue: until when it is busy with the prompts sent there, and the cost of each request under way,
+ * The estimate of a target (a rank of an instance) is the sum of
+ *   - its queue: the time to compute the prompts sent there, and the cost of each request in progress,
  *   - the time to compute the missing part, at `compute_tokens_s`,
  *   - the time to fetch the part in slower tiers, at their rates; never more than computing it,
- * less `affinity_ms` if the session was there before. So a prefix on a busy instance loses to an
- * idle instance that would compute it again sooner. */
+ * less `affinity_ms` if the session was there before. So an idle instance that computes a prefix again wins over a
+ * busy instance that has the prefix, if it is sooner. */
 #ifndef KVP_CONDUCTOR_ROUTER_ROUTER_H
 #define KVP_CONDUCTOR_ROUTER_ROUTER_H
 
 #include "common/base.h"
 
-#define KVP_ROUTER_TARGETS_MAX 16384u /* twice the publishers: removed ones stay until their routes have ended */
-#define KVP_ROUTER_OPEN_MAX 65536u /* routes; beyond, the oldest counts as done */
+#define KVP_ROUTER_TARGETS_MAX 16384u /* twice the limit of publishers: removed targets stay while routes are open */
+#define KVP_ROUTER_OPEN_MAX 65536u /* most open routes; above the limit the oldest route counts as done */
 #define KVP_ROUTE_NONE UINT32_MAX
 
 typedef struct {
-    double compute_tokens_s; /* of prompts, by an instance */
-    double cpu_tokens_s, disk_tokens_s; /* and read from these media */
-    double request_ms; /* cost of a decoding request for the next one */
-    double affinity_ms; /* value of staying with one instance */
-    double open_s; /* after which a route is taken for done */
-    double pending_s; /* time for which a sent prompt counts there without its events */
+    double compute_tokens_s; /* tokens of prompts that an instance computes in a second */
+    double cpu_tokens_s, disk_tokens_s; /* tokens that an instance reads from these media in a second */
+    double request_ms; /* estimated delay of a new request by each request that is being decoded */
+    double affinity_ms; /* advantage of the instance that had the session before */
+    double open_s; /* time after which an open route counts as done */
+    double pending_s; /* time for which a sent prompt counts as cached without events that report it */
 } kvp_router_weights_t;
 extern const kvp_router_weights_t kvp_router_defaults;
 
 typedef struct kvp_router kvp_router_t;
 
-/* NULL = no memory. */
+/* kvp_router_create copies the weights. NULL = no memory. */
 kvp_router_t *kvp_router_create(const kvp_router_weights_t *weights);
 void kvp_router_destroy(kvp_router_t *r);
 
-/* kvp_router_target finds or makes the target of the rank of the instance. The number is valid
- * until the next kvp_router_sweep. KVP_ROUTE_NONE: too many. kvp_router_find makes none;
- * KVP_ROUTE_NONE: unknown. */
+/* kvp_router_target finds or creates the target for the rank of the instance. The number is valid until the next
+ * kvp_router_sweep. KVP_ROUTE_NONE: too many targets. kvp_router_find only finds it; KVP_ROUTE_NONE: there is none. */
 uint32_t kvp_router_target(kvp_router_t *r, const char *instance, uint32_t rank);
 uint32_t kvp_router_find(const kvp_router_t *r, const char *instance, uint32_t rank);
-/* kvp_router_sweep drops each target that kvp_router_target was not called for since the last
- * sweep, unless a route is open there. The caller first calls kvp_router_target for each instance
- * that is registered. */
+/* kvp_router_sweep drops each target for which kvp_router_target was not called since the last sweep, unless a
+ * route to it is open. The caller first calls kvp_router_target for each registered instance. */
 void kvp_router_sweep(kvp_router_t *r);
-/* kvp_router_note records the target's report: its running and waiting requests. */
+/* kvp_router_note records a report of the target: its running and waiting requests. */
 void kvp_router_note(kvp_router_t *r, uint32_t target, uint32_t running, uint32_t waiting, uint64_t now_ns);
-/* kvp_router_note_there: for all ranks of the instance. An absent instance is chosen only if all
- * are. */
+/* kvp_router_note_there records, for all ranks of the instance, whether its server can be reached. An absent
+ * instance is chosen only if all instances are absent. */
 void kvp_router_note_there(kvp_router_t *r, const char *instance, bool is_there);
 
-/* Of a target that may be chosen, in tokens from the beginning of the prompt. */
+/* A target that may be chosen, with its part of the prompt, in tokens from the beginning of the prompt. */
 typedef struct {
     uint32_t target;
-    uint32_t matched; /* on any tier */
-    uint32_t gpu,
-        cpu; /* of these, the run on GPU alone, and on CPU alone: tokens after the longer of them come from disk */
-    bool is_left_out; /* its server is chosen only if all others are left out, or absent */
+    uint32_t matched; /* number of leading prompt tokens that the candidate has on any tier */
+    /* matched tokens on GPU alone, and on CPU alone; the tokens after the longer one come from disk */
+    uint32_t gpu, cpu;
+    bool is_left_out; /* a proxy leaves out the server, so it is chosen only if all others are left out or absent */
 } kvp_candidate_t;
 
 typedef struct {
-    uint32_t tokens; /* of the prompt; 0 = they are not known */
+    uint32_t tokens; /* number of tokens in the prompt; 0 = unknown */
     uint32_t block_size;
-    const uint64_t *hashes; /* of its whole blocks; NULL = not known */
+    const uint64_t *hashes; /* the hashes of the prompt's whole blocks; NULL = the hashes are not known */
     uint32_t blocks;
-    uint64_t space; /* hash of the blocks' namespace (kvp_space_hash): equal tokens of two namespaces are two prompts */
-    uint64_t session; /* hash of its name; 0 = none */
+    uint64_t space; /* hash of the blocks' namespace (kvp_space_hash), because equal tokens in two namespaces differ */
+    uint64_t session; /* hash of the session's name; 0 = no session */
 } kvp_route_ask_t;
 
 typedef struct {
-    uint32_t at; /* in candidates; KVP_ROUTE_NONE = none */
-    uint64_t id; /* of the route, for kvp_router_done; 0 = it is not remembered */
-    uint32_t matched; /* tokens that count as cached, */
-    uint32_t pending; /* and the part of them that no event has reported yet */
+    uint32_t at; /* index of the chosen candidate; KVP_ROUTE_NONE = no candidate */
+    uint64_t id; /* number of the route, for kvp_router_done; 0 = the route is not remembered */
+    uint32_t matched; /* number of prompt tokens that count as cached at the chosen target */
+    uint32_t pending; /* the part of `matched` that no event has reported yet, as the prompt was sent there recently */
     double queue_ms, compute_ms, fetch_ms;
-    double all_ms; /* the sum of them, less the value of the session */
+    double all_ms; /* queue_ms + compute_ms + fetch_ms, less the advantage of the session */
     bool has_affinity;
-    uint32_t longest; /* in candidates: who has most of the prompt, */
-    double longest_ms; /* and its estimate */
-    bool is_away, is_longest_away; /* the chosen one, and the longest: their servers are absent */
-    uint32_t open, running, waiting; /* of the chosen one, before */
+    uint32_t longest; /* index of the candidate with the longest match */
+    double longest_ms; /* all_ms of the candidate with the longest match */
+    bool is_away, is_longest_away; /* the chosen candidate's server is absent; that of the longest match is absent */
+    uint32_t open, running, waiting; /* load of the chosen target before this request */
 } kvp_choice_t;
 
 void kvp_router_pick(kvp_router_t *r, const kvp_route_ask_t *ask, const kvp_candidate_t *candidates, uint32_t n,
                      uint64_t now_ns, kvp_choice_t *out);
-/* kvp_router_done: false: the route does not exist any more. kvp_router_tick, now and then, ends
- * routes that are too old. */
+/* kvp_router_done ends a route; it returns false if the route does not exist any more. kvp_router_tick ends routes
+ * that are too old; call it now and then. */
 bool kvp_router_done(kvp_router_t *r, uint64_t id, uint64_t now_ns);
 void kvp_router_tick(kvp_router_t *r, uint64_t now_ns);
 

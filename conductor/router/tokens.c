@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See tokens.h. All of the questions belong to the thread; the mutex guards what callers share with it.
- */
+ * See tokens.h. All calls to servers belong to the thread; the mutex guards the data that callers share with the
+ * thread. */
 #include "conductor/router/tokens.h"
 
 #include "common/clock.h"
@@ -15,34 +15,34 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define TIMEOUT_MS 2000u /* of a question */
-#define SECOND_MS 300u /* after which the second server is asked, too */
-#define AWAY_MS 5000u /* for which a server that failed is not asked */
-#define FORGET_MS 60000u /* after which a server that failed, and is not asked, is forgotten */
+#define TIMEOUT_MS 2000u /* time limit of a query for a text's tokens */
+#define SECOND_MS 300u /* silence of the first server after which the second server is asked, too */
+#define AWAY_MS 5000u /* time for which a server that failed is not asked */
+#define FORGET_MS 60000u /* time after which a failed server that is not asked is forgotten */
 #define ANSWER_MAX (64u << 20)
 #define ASKS_MAX 1024u
 #define CONNECTIONS_MAX 512L
 #define CONNECTIONS_OF_SERVER_MAX 16L
-#define KEPT 4096u /* texts, and */
-#define KEPT_BYTES (64u << 20) /* bytes of their hashes */
+#define KEPT 4096u /* limit of the number of texts in the cache */
+#define KEPT_BYTES (64u << 20) /* limit of the cache's hashes, in bytes */
 
 typedef struct {
     XXH128_hash_t key;
-    uint64_t *hashes; /* owned; NULL = the place is free */
+    uint64_t *hashes; /* hashes of the text's blocks; owned; NULL = the place is free */
     uint32_t blocks, tokens;
 } kept_t;
 
-/* Of a server that is asked, or failed; packed into a number of the map. */
+/* The state of a server that is being asked or has failed, packed into a 64-bit value of the map. */
 typedef struct {
-    uint32_t at_ms; /* has_failed: not asked before this time; else the time of its last byte; on a clock that wraps */
+    uint32_t at_ms; /* if has_failed: not asked before this time; else time of the last byte; on a clock that wraps */
     uint16_t under_way;
     uint8_t has_failed;
-    uint8_t is_used; /* the number is never 0 */
+    uint8_t is_used; /* always 1, so that the packed value is never 0 */
 } server_t;
 
 typedef struct kvp_tokens_call {
     kvp_tokens_ask_t *ask;
-    uint32_t nth; /* of the ask's servers */
+    uint32_t nth; /* index of the call's server in ask->urls */
     CURL *easy;
     struct curl_slist *headers;
     size_t bytes;
@@ -50,21 +50,21 @@ typedef struct kvp_tokens_call {
 } call_t;
 
 struct kvp_tokens {
-    pthread_mutex_t mutex; /* of all but the thread's */
-    kept_t kept[KEPT]; /* by their keys: one text a place */
+    pthread_mutex_t mutex; /* guards all fields, except those of the thread */
+    kept_t kept[KEPT]; /* the cache of texts; a text's key decides its place */
     size_t kept_bytes, sweep;
-    kvp_digestmap_t servers; /* by the hash of the URL */
+    kvp_digestmap_t servers; /* packed server_t by the hash of the URL */
     uint64_t swept_ns;
-    uint64_t offers; /* equal offers so far */
-    kvp_list_t queue; /* of asks, for the thread */
-    uint32_t asks_n; /* in the queue, and at the thread */
+    uint64_t offers; /* count of offers with an equal load, used to choose among them */
+    kvp_list_t queue; /* queries that the thread has not taken yet */
+    uint32_t asks_n; /* number of queries in the queue and at the thread */
     bool is_over;
-    pthread_t thread; /* the rest is the thread's */
+    pthread_t thread; /* only the thread uses the fields below */
     CURLM *multi;
     kvp_list_t active;
 };
 
-/* ---- the cache */
+/* ---- the cache of texts */
 static XXH128_hash_t
 key_of(const char *body, uint32_t block_size, uint64_t seed)
 {
@@ -159,7 +159,7 @@ is_away(const server_t *s, uint32_t ms)
     return s->has_failed && (s->under_way > 0 || (int32_t)(s->at_ms - ms) > 0);
 }
 
-/* Forgets servers that failed, and have left. */
+/* Forgets failed servers that are not asked any more, since they have probably left. */
 static void
 forget_servers(kvp_tokens_t *t)
 {
@@ -238,8 +238,8 @@ note_heard(kvp_tokens_t *t, const char *url)
     pthread_mutex_unlock(&t->mutex);
 }
 
-/* Returns how long the ask's first server has sent nothing at all, at most since it was asked, ms.
- * A server that is busy with other texts is not silent. */
+/* Returns for how many ms the first server of the query has sent nothing, to any query, but at most since it was
+ * asked. A server that is busy with other texts is not silent. */
 static uint64_t
 silence_ms(kvp_tokens_t *t, const kvp_tokens_ask_t *ask)
 {
@@ -251,7 +251,7 @@ silence_ms(kvp_tokens_t *t, const kvp_tokens_ask_t *ask)
     return s.has_failed ? asked_ms : kvp_min_u64(asked_ms, now_ms() - s.at_ms);
 }
 
-/* ---- an answer: {"tokens": [NUMBER, ...], ...} */
+/* ---- parsing of an answer: {"tokens": [NUMBER, ...], ...} */
 static bool
 add_token(kvp_tokenized_t *r, const char *text)
 {
@@ -287,7 +287,8 @@ on_value(void *arg, const kvp_jsonscan_t *s, kvp_json_event_t event)
         r->is_failed |= event != KVP_JSON_WORD || !add_token(r, s->text);
     } else if (kvp_jsonscan_is_at(s, list, 1)) {
         r->is_inside = event == KVP_JSON_BEGIN;
-        r->is_failed |= r->is_inside && (r->has_begun || s->text_len != 0); /* twice, or an object */
+        /* a second list, or an object instead of a list */
+        r->is_failed |= r->is_inside && (r->has_begun || s->text_len != 0);
         r->has_begun |= r->is_inside;
     }
     return !r->is_failed;
@@ -322,7 +323,7 @@ kvp_tokenized_fini(kvp_tokenized_t *r)
     kvp_buf_fini(&r->hashes);
 }
 
-/* ---- asking, on the thread */
+/* ---- calls to servers, on the thread */
 static size_t
 on_bytes(char *bytes, size_t size, size_t n, void *arg)
 {
@@ -342,7 +343,7 @@ free_call(call_t *c)
     free(c);
 }
 
-/* Asks the next of the ask's servers. Returns false without one, or without memory. */
+/* Asks the next server of the query. Returns false if no server or no memory is left. */
 static bool
 start_call(kvp_tokens_ask_t *ask)
 {
@@ -357,7 +358,8 @@ start_call(kvp_tokens_ask_t *ask)
     kvp_tokenized_init(&c->reading, ask->block_size, ask->seed);
     c->easy = curl_easy_init();
     c->headers = curl_slist_append(NULL, "Content-Type: application/json");
-    if (c->headers != NULL) (void)curl_slist_append(c->headers, "Expect:"); /* libcurl would wait for a word first */
+    /* otherwise libcurl would wait for "100 Continue" before it sends the body */
+    if (c->headers != NULL) (void)curl_slist_append(c->headers, "Expect:");
     if (c->easy == NULL || c->headers == NULL) {
         free_call(c);
         return false;
@@ -390,7 +392,7 @@ end_call(call_t *c, end_t end)
     free_call(c);
 }
 
-/* Ends the ask. A silent server that the second one has overtaken counts as failed. */
+/* Ends the query. If the second server has answered while the first one was silent, the first one counts as failed. */
 static void
 finish_ask(kvp_tokens_ask_t *ask, bool is_over)
 {
@@ -430,7 +432,7 @@ take_end(call_t *c, CURLcode code)
         snprintf(ask->why, sizeof ask->why, "%.100s does not tokenize: it answers %ld", url, status);
     }
     if (code == CURLE_OPERATION_TIMEDOUT && c->nth == 0 && silence_ms(ask->tokens, ask) < SECOND_MS)
-        end_call(c, CANCELLED); /* it is busy */
+        end_call(c, CANCELLED); /* the server is busy with other texts */
     else
         end_call(c, (code != CURLE_OK && code != CURLE_WRITE_ERROR) || status >= 500 ? FAILED : ANSWERED);
     if (ask->is_ok || (ask->calls[0] == NULL && ask->calls[1] == NULL && !start_call(ask))) finish_ask(ask, false);
@@ -463,7 +465,7 @@ take_queue(kvp_tokens_t *t)
     }
 }
 
-/* Starts the due second calls. Returns the time until the next one, ms. */
+/* Asks the second server where this is due. Returns the time until the next such call, in ms. */
 static int
 start_seconds(kvp_tokens_t *t)
 {
@@ -546,7 +548,7 @@ kvp_tokens_ask(kvp_tokens_t *t, kvp_tokens_ask_t *ask)
     return is_taken;
 }
 
-/* ---- life */
+/* ---- creation and destruction */
 kvp_tokens_t *
 kvp_tokens_create(void)
 {

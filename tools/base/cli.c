@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the verbs share: exit codes, complaints, opening the pool, memory or an end.
- */
+ * Functions that all verbs share: exit codes, error messages, opening the pool, and allocation that ends the
+ * program on failure. */
 #include "tools/base/cli.h"
 
 #include "tools/base/json_out.h"
@@ -123,7 +123,7 @@ kvp_cli_open(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_
     int err = kvpool_open(&conf, pool_out);
     if (err == KVPOOL_OK) return KVP_EXIT_DONE;
     const char *at = common->master != NULL ? common->master : "127.0.0.1:50051";
-    /* A master that does not answer in time cannot be reached, whatever the single call would have been. */
+    /* A deadline that passes during the opening means that the master cannot be reached. */
     bool is_away = err == KVPOOL_DEADLINE || kvp_cli_exit_code(err) == KVP_EXIT_UNREACHABLE;
     const int code = is_away ? KVP_EXIT_UNREACHABLE : detail[0] != '\0' ? KVP_EXIT_USAGE : kvp_cli_exit_code(err);
     if (common->is_json) return fail_json(verb, code, detail[0] != '\0' ? detail : kvpool_strerror(err), err);

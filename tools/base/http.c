@@ -15,8 +15,7 @@
 #define PIECE (64u << 10)
 #define SILENCE_S 5
 
-/* Returns why the last system call failed. A socket whose time limit has passed gives EAGAIN, or
- * EINPROGRESS while it connects. */
+/* Returns the text of errno. A socket operation that timed out sets EAGAIN, or EINPROGRESS for a connect. */
 static const char *
 why_not(void)
 {
@@ -78,7 +77,7 @@ exchange_bytes(int fd, kvp_buf_t *request, kvp_buf_t *answer, const char **why_o
     }
 }
 
-/* The answer to a request of HTTP/1.0 ends with the connection, and has no chunks. */
+/* Parses a complete answer. The answer to an HTTP/1.0 request ends with the connection and has no chunks. */
 static kvp_err_t
 read_answer(kvp_buf_t *answer, struct json_object **out)
 {

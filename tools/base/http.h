@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One request to a daemon of ours over HTTP, and its JSON.
- */
+ * A small HTTP client for one request to a daemon of this project, with an answer in JSON. */
 #ifndef KVP_TOOLS_BASE_HTTP_H
 #define KVP_TOOLS_BASE_HTTP_H
 
@@ -8,11 +7,10 @@
 
 #include <json-c/json.h>
 
-/* kvp_cli_http requests the path at `at` (HOST:PORT), with POST and the body, or GET if body is
- * NULL. *answer_out is the body of the answer, to be released with json_object_put; NULL if it is
- * not JSON. INVALID (at), UNREACHABLE (also after 5 s of silence), PROTO (not HTTP), INTERNAL (a
- * status other than 200), LIMIT (more than 64 MiB). *why_out is set for UNREACHABLE: text that
- * lives until the next call. */
+/* kvp_cli_http requests the path from `at` (HOST:PORT): POST with the body, or GET if body is NULL. *answer_out is
+ * the JSON of the answer, which the caller releases with json_object_put; NULL if the answer is not JSON. Errors:
+ * INVALID (at), UNREACHABLE (also after 5 s of silence), PROTO (not HTTP), INTERNAL (a status other than 200),
+ * LIMIT (more than 64 MiB). *why_out is set for UNREACHABLE; the text is valid until the next call. */
 kvp_err_t kvp_cli_http(const char *at, const char *path, const char *body, struct json_object **answer_out,
                        const char **why_out) KVP_MUST_USE;
 

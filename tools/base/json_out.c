@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Keys are any bytes and JSON is UTF-8: a key that is not UTF-8 is written in hexadecimal under
- * another name, so that a reader never confuses the two. */
+ * Helpers for JSON output. Keys are any bytes and JSON is UTF-8. So a key that is not UTF-8 is written in
+ * hexadecimal under another member name, which no reader can confuse with a plain key. */
 #include "tools/base/json_out.h"
 
 #include "tools/base/cli.h"
@@ -121,7 +121,8 @@ kvp_json_stat(kvpool_t *pool, struct json_object **stat_out)
     size_t cap = STAT_FIRST_BYTES, len = 0;
     char *text = kvp_cli_alloc(cap, 1);
     int err = kvpool_stat(pool, text, cap, &len, NULL);
-    /* What it needs may grow between two calls: once is not always enough, for ever is no answer. */
+    /* The pool's answer may grow between two calls, so the call is repeated with a larger buffer, a limited number
+     * of times. */
     for (int tries = 0; err == KVPOOL_BUFFER_SMALL && tries < 4 && len < STAT_MAX_BYTES; tries++) {
         cap = len + len / 4 + 1;
         text = kvp_cli_realloc(text, cap, 1);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Small helpers around json-c: a key as JSON, one object a line, and members of an answer.
- */
+ * Small helpers around json-c: keys as JSON, output of one object on a line, and access to members of an answer. */
 #ifndef KVP_TOOLS_BASE_JSON_OUT_H
 #define KVP_TOOLS_BASE_JSON_OUT_H
 
@@ -11,37 +10,39 @@
 
 #include <stdio.h>
 
-/* kvp_json_add_key adds the member "key", or "key_hex" where the bytes are not UTF-8. */
+/* kvp_json_add_key adds the key as the member "key", or in hexadecimal as "key_hex" if its bytes are not UTF-8. */
 void kvp_json_add_key(struct json_object *to, const void *key, size_t len);
 
-/* kvp_json_line writes the object on one line and releases it. */
+/* kvp_json_line prints the object on one line and releases it. */
 void kvp_json_line(struct json_object *taken, FILE *to);
 
-/* kvp_json_get, kvp_json_get_text and kvp_json_get_u64 return a member of an object: NULL, "" or 0
- * without one. kvp_json_get_list returns the length of a member that is an array, else 0; *list_out
- * is borrowed. */
+/* kvp_json_get, kvp_json_get_text and kvp_json_get_u64 return a member of an object; NULL, "" or 0 if there is
+ * none. kvp_json_get_list returns the length of a member that is an array, else 0; *list_out is borrowed. */
 struct json_object *kvp_json_get(struct json_object *of, const char *name);
 const char *kvp_json_get_text(struct json_object *of, const char *name);
 uint64_t kvp_json_get_u64(struct json_object *of, const char *name);
 size_t kvp_json_get_list(struct json_object *of, const char *name, struct json_object **list_out);
 
-/* kvp_json_find_u64 looks for a number of that name, the outermost first; 0 where there is none. */
+/* kvp_json_find_u64 returns the first number with that name, in the object itself or in nested objects, outer ones
+ * first; 0 if there is none. */
 uint64_t kvp_json_find_u64(struct json_object *in, const char *name);
 
-/* kvp_json_max_u64 is the greatest number of the name anywhere inside; 0 without one. */
+/* kvp_json_max_u64 returns the greatest number with that name in the object and all nested objects; 0 if there is
+ * none. */
 uint64_t kvp_json_max_u64(struct json_object *in, const char *name);
 
-/* The traffic of a handle by one transport. */
+/* The traffic of a handle over one transport. */
 typedef struct {
     char name[16];
     uint64_t reads, read_bytes, writes, written_bytes;
-    uint64_t work_requests, doorbells, signaled_completions, system_calls; /* 0 where they are not counted */
+    /* RDMA counters; 0 if the transport does not count them */
+    uint64_t work_requests, doorbells, signaled_completions, system_calls;
 } kvp_json_path_t;
 
-/* kvp_json_paths reads the handle's part of the figures: up to max transports. Returns how many. */
+/* kvp_json_paths reads the handle's transports, at most max, from the pool's figures. It returns their number. */
 size_t kvp_json_paths(struct json_object *stat, kvp_json_path_t *paths_out, size_t max);
 
-/* kvp_json_stat asks the pool for its figures. *stat_out is returned to json_object_put. */
+/* kvp_json_stat requests the pool's figures. The caller releases *stat_out with json_object_put. */
 int kvp_json_stat(kvpool_t *pool, struct json_object **stat_out);
 
 #endif

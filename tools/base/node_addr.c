@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Without a working device the loopback address serves as well: opening the pool then reports that
- * rdma cannot be used. */
+ * Listening addresses of nodes. Without a working RDMA device the loopback address is used: opening the pool then
+ * reports that rdma cannot be used. */
 #include "tools/base/node_addr.h"
 
 #include "tools/base/json_out.h"
@@ -13,7 +13,7 @@
 #define HOST_JSON_BYTES (64u << 10)
 #define ADDRESS_MAX 64u
 
-/* Finds the address of the first device; it stays empty without one. */
+/* Writes the address of the first RDMA device; "" if there is none. */
 static void
 look_for_device(const void *none, void *address)
 {
@@ -35,7 +35,7 @@ names_rdma(const kvp_cli_common_t *common)
     return list != NULL && kvp_is_listed(list, "rdma");
 }
 
-/* Checks for a port, which would make the text look like IPv6. */
+/* Returns whether the text contains a port. An IPv6 address also contains colons. */
 static bool
 has_port(const char *text)
 {

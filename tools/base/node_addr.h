@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Listening addresses of the nodes that the tool starts. The loopback address leads to no RDMA
- * device. Main thread only. */
+ * Chooses the listening addresses of the nodes that the tool starts. RDMA devices cannot be reached over the
+ * loopback address. Main thread only. */
 #ifndef KVP_TOOLS_BASE_NODE_ADDR_H
 #define KVP_TOOLS_BASE_NODE_ADDR_H
 
@@ -8,7 +8,7 @@
 
 #include "common/parse.h"
 
-/* The option of the verbs that start a pool; to is a const char *, NULL at first. */
+/* Row of the option table for the verbs that start a pool; `to` is a const char * that is NULL at first. */
 #define KVP_CLI_NODE_LISTEN(to)                                                                                        \
     {                                                                                                                  \
         "node-listen", KVP_CLI_TEXT, to, "ADDRESS",                                                                    \
@@ -18,10 +18,10 @@
             0, 0                                                                                                       \
     }
 
-/* kvp_cli_node_listen writes HOST:PORT with port 0: the requested address, or if rdma is named
- * (--transports, KVPOOL_TRANSPORTS) that of the first working RDMA device, else the loopback
- * address. A child opens the devices, because workers forked later could not use what this process
- * has opened. Any result but DONE was printed already. */
+/* kvp_cli_node_listen writes HOST:PORT with port 0: the requested address; or the first working RDMA device's
+ * address if rdma is named (--transports, KVPOOL_TRANSPORTS); or the loopback address. A child process opens the
+ * devices, because workers that are forked later could not use devices that this process has opened. If the result
+ * is not KVP_EXIT_DONE, the error has been printed. */
 int kvp_cli_node_listen(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, const char *asked,
                         char listen_out[KVP_HOSTPORT_TEXT_MAX]);
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The verb's table and the common one become one getopt_long table; the index of an entry leads back to its row.
- */
+ * Parsing of options. The rows of the verb and the common rows form one getopt_long table, with equal indices. */
 #include "tools/base/opts.h"
 
 #include "tools/base/report.h"
@@ -20,7 +19,7 @@
 #define DEADLINE_DEFAULT_NS 5000000000ull
 #define DEADLINE_MAX_NS 86400000000000ull
 
-/* Fills rows with the verb's options and the common ones. Returns their number. */
+/* Fills the rows with the verb's options and the common ones. Returns their number. */
 static size_t
 build_rows(kvp_cli_opt_t rows[OPTS_MAX], const kvp_cli_opt_t *opts, size_t n, kvp_cli_common_t *common, bool *is_help)
 {
@@ -101,7 +100,7 @@ set_value(const kvp_cli_opt_t *row, const char *text)
     return err;
 }
 
-/* say_wanted writes the option's unit, and its bounds if it has some. */
+/* say_wanted writes the kind of value that the option expects, with its bounds if it has some. */
 static const char *
 say_wanted(const kvp_cli_opt_t *row, char *dst, size_t cap)
 {
@@ -148,7 +147,7 @@ kvp_cli_parse(const kvp_cli_verb_t *verb, const kvp_cli_opt_t *opts, size_t opts
     bool is_help = false;
     struct option longs[OPTS_MAX + 1];
     const char *master = getenv("KVPOOL_MASTER");
-    /* An empty variable counts as unset; an empty flag is an error. */
+    /* An empty environment variable counts as unset; an empty flag is an error. */
     *common = (kvp_cli_common_t){.master = master != NULL && *master != '\0' ? master : NULL,
                                  .deadline_ns = DEADLINE_DEFAULT_NS};
     const size_t n = build_rows(rows, opts, opts_n, common, &is_help);
@@ -158,7 +157,7 @@ kvp_cli_parse(const kvp_cli_verb_t *verb, const kvp_cli_opt_t *opts, size_t opts
     longs[n] = (struct option){NULL, 0, NULL, 0};
 
     opterr = 0;
-    optind = 0; /* 0, not 1: also makes glibc forget an earlier run */
+    optind = 0; /* optind 0 instead of 1 also resets glibc's state from an earlier run */
     for (;;) {
         int at = -1;
         int c = getopt_long(argc, argv, ":h", longs, &at);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Word i is a finalised counter: start(id) + i * STEP through one multiplication. No word needs another one, so the
- * loop runs at several bytes a cycle, in both directions.
- */
+ * A test pattern. Word i is start(id) + i * STEP, finalised by one multiplication. No word depends on another one,
+ * so filling and checking run at several bytes a cycle. */
 #include "tools/base/pattern.h"
 
 #include <string.h>
@@ -55,7 +54,7 @@ kvp_pattern_wrong(const void *src, size_t len, uint64_t salt, uint64_t id)
     const uint8_t *got = src;
     uint64_t counter = start_of(salt, id), wrong = 0, differs = 0;
     size_t at = 0;
-    /* Lines first: the common case is that nothing differs, and then no byte is looked at alone. */
+    /* Compares whole lines first. In the common case nothing differs, and no byte is compared on its own. */
     for (; at + LINE_BYTES <= len; at += LINE_BYTES) {
         uint64_t line[LINE_BYTES / 8], have[LINE_BYTES / 8];
         memcpy(have, got + at, LINE_BYTES);

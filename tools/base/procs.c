@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Children are watched through pidfds: a pid may belong to another process by the time of a signal,
- * a pidfd never does. */
+ * Starts and stops child processes. Children are watched through pidfds: after the death of a child, another
+ * process may get its pid, but a pidfd never refers to another process. */
 #include "tools/base/procs.h"
 
 #include "common/clock.h"
@@ -31,7 +31,7 @@ init_proc(kvp_proc_t *proc)
     *proc = (kvp_proc_t){.pidfd = -1, .out_fd = -1};
 }
 
-/* ---- finding a program ---- */
+/* ---- the search for a program ---- */
 
 static bool
 is_program(const char *path)
@@ -39,7 +39,7 @@ is_program(const char *path)
     return access(path, X_OK) == 0;
 }
 
-/* find_beside looks where the tool itself lies, and where the build puts daemons seen from there. */
+/* find_beside looks for the program in the tool's own directory, and in the directory of daemons in a build tree. */
 static bool
 find_beside(const char *program, char *path, size_t cap)
 {
@@ -76,16 +76,17 @@ kvp_proc_find(const char *program, char *path, size_t cap)
 {
     const char *dir = getenv("KVPOOL_BIN_DIR");
     if (dir != NULL && *dir != '\0') {
-        /* Named by the user: looking elsewhere would start another program than the one that was meant. */
+        /* If the user names a directory, no other directory is searched, because another program could be started
+         * by mistake. */
         snprintf(path, cap, "%s/%s", dir, program);
         return is_program(path);
     }
     return find_beside(program, path, cap) || find_in_path(program, path, cap);
 }
 
-/* ---- one child ---- */
+/* ---- the start and stop of one child ---- */
 
-/* child_exec runs in the child between fork and exec: async-signal-safe calls only. */
+/* child_exec runs in the child between fork and exec, and makes only async-signal-safe calls. */
 static void
 child_exec(const char *path, const char **argv, int out_fd, pid_t parent)
 {
@@ -98,13 +99,13 @@ child_exec(const char *path, const char **argv, int out_fd, pid_t parent)
     const int null_fd = open("/dev/null", O_RDONLY);
     if (null_fd >= 0) dup2(null_fd, STDIN_FILENO);
     dup2(out_fd, STDOUT_FILENO);
-    /* The parent may have died before the signal was asked for. */
+    /* If the parent died before prctl, the child gets no signal, so it checks its parent here. */
     if (getppid() != parent) _exit(127);
     execv(path, (char *const *)argv);
     _exit(127);
 }
 
-/* read_line reads up to a newline, byte by byte: later bytes belong to another reader. */
+/* read_line reads up to a newline, byte by byte, because another reader gets the bytes after the newline. */
 static kvp_err_t
 read_line(int fd, char *line, size_t cap, uint64_t deadline_ns)
 {
@@ -124,7 +125,7 @@ read_line(int fd, char *line, size_t cap, uint64_t deadline_ns)
     return KVP_SYS;
 }
 
-/* field copies NAME=VALUE's value out of a ready line; empty when there is none. */
+/* read_field copies the value of NAME=VALUE from a ready line; "" if the line has no such field. */
 static void
 read_field(const char *line, const char *name, char *value, size_t cap)
 {
@@ -184,7 +185,7 @@ fail:
     return KVP_SYS;
 }
 
-/* The child was started, and has ended by itself. */
+/* Returns whether the child was started and has ended by itself. */
 static bool
 is_dead(const kvp_proc_t *proc)
 {
@@ -204,7 +205,8 @@ await_death(const kvp_proc_t *proc, int timeout_ms)
     return got > 0;
 }
 
-/* signal_child: without a pidfd the child has not been waited for, so its pid is still its own. */
+/* signal_child sends a signal. Without a pidfd it uses the pid, which is safe: the child has not been waited for,
+ * so its pid is not reused. */
 static void
 signal_child(const kvp_proc_t *proc, int sig)
 {
@@ -245,7 +247,7 @@ kvp_proc_stop(kvp_proc_t *proc)
     return failed;
 }
 
-/* ---- a whole pool ---- */
+/* ---- a whole pool of children ---- */
 
 const char *
 kvp_local_events(const char *what, char dst[KVP_LOCAL_EVENTS_MAX])
@@ -277,8 +279,8 @@ start_master(kvp_local_pool_t *local, const kvp_local_conf_t *conf)
     return kvp_proc_start(&local->master, "kvpool-master", "kvpool-master", argv);
 }
 
-/* chunk_bytes_for: extents fill a chunk without a remainder, so that a segment's size is usable in
- * full. Chunks are whole pages; extents are whole pages or multiples of 64 bytes. */
+/* chunk_bytes_for returns a chunk size that is a multiple of the extent size, so that the whole segment is usable.
+ * Chunks are whole pages; extents are whole pages or multiples of 64 bytes. */
 static uint64_t
 chunk_bytes_for(uint64_t extent_bytes)
 {
@@ -305,7 +307,7 @@ start_node(kvp_local_pool_t *local, const kvp_local_conf_t *conf, uint32_t i)
         conf->node_listen != NULL ? conf->node_listen : "127.0.0.1:0",
         "--log-level",
         conf->log_level != NULL ? conf->log_level : "warn",
-        "--keeper", /* the death of a part ends all of it, and nothing is to be left */
+        "--keeper", /* no keeper, because a keeper would survive the end of the pool */
         "none",
     };
     size_t n = 0;
@@ -356,7 +358,7 @@ kvp_local_dead(const kvp_local_pool_t *local)
     return is_dead(&local->master) ? &local->master : NULL;
 }
 
-/* ---- the signals that stop the tool ---- */
+/* ---- signals that stop the tool ---- */
 
 static void
 stop_signals(sigset_t *set)

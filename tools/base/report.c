@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A JSON object that grows by one member a figure, and beside it the table's rows as text. */
+ * A report: a JSON object with one member for each figure, and the same figures as rows of a text table. */
 #include "tools/base/report.h"
 
 #include "tools/base/cli.h"
@@ -65,7 +65,7 @@ kvp_report_bytes(kvp_table_t *report, const char *key, const char *label, uint64
     snprintf(add_row(report, label), CELL_MAX, "%s", kvp_format_bytes(bytes, text));
 }
 
-/* add_real gives JSON the digits that mean something: json-c alone writes 17. */
+/* add_real adds a number with only its significant digits to the JSON; json-c alone would write 17 digits. */
 static void
 add_real(kvp_table_t *report, const char *key, double value, int digits)
 {

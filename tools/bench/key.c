@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. The run's number stands at the end of the hash, so that an index that stores common
- * prefixes once gains nothing from it. */
+ * See key.h. The number of the run is at the end of the hash, so that an index that stores common prefixes only
+ * once gains nothing from it. */
 #include "tools/bench/key.h"
 
 #include <string.h>
 
 #define MODEL "Qwen/Qwen3-235B-A22B-Instruct/"
 #define RANKS 8u
-#define DIGITS 16u /* of a word */
+#define DIGITS 16u /* number of hex digits of a 64-bit word */
 
 static uint64_t
 mix_u64(uint64_t x)

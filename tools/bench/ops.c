@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Each function makes one call of kvpool.h, exactly as a program would, and returns the result of
- * each object. */
+ * The operations of the bench. Each function makes one call of kvpool.h, exactly as a program would, and stores
+ * the result of each object. */
 #include "tools/bench/ops.h"
 
 #include <stdio.h>
@@ -8,14 +8,15 @@
 
 #define NAMES_MAX 512
 
-/* The answer for one object of a call whose error is the object's. */
+/* Converts the error of one object to its result: 1 = done or present, 0 = absent, else the error. */
 static int
 answer_one(int err)
 {
     return err == KVPOOL_OK ? 1 : err == KVPOOL_NOT_FOUND ? 0 : err;
 }
 
-/* answer_all gives a batch's result to all its objects. */
+/* answer_all converts the errors of all objects in a batch to results. If the whole call failed, it returns the
+ * call's error. */
 static int
 answer_all(const kvp_bench_call_t *c, int err)
 {
@@ -49,7 +50,7 @@ call_upsert(const kvp_bench_call_t *c)
     return KVPOOL_OK;
 }
 
-/* call_view looks at the first byte: a view of which nothing is read would be half of one. */
+/* call_view gets a view and reads its first byte, because a real program reads at least a part of a view. */
 static int
 call_view(const kvp_bench_call_t *c)
 {
@@ -120,7 +121,7 @@ call_lookup(const kvp_bench_call_t *c)
     return err == KVPOOL_OK ? kvpool_lookup_release(c->pool, &lookup) : err;
 }
 
-/* call_reserve leaves its reservations to their end, like a client that dies. */
+/* call_reserve never releases its reservations; they expire, as after the death of a client. */
 static int
 call_reserve(const kvp_bench_call_t *c)
 {

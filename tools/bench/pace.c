@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Due times are multiples of the interval, not sums of it: nothing drifts however long it runs.
- */
+ * See pace.h. A due time is a multiple of the interval, not a sum of intervals, so rounding errors do not add up. */
 #include "tools/bench/pace.h"
 
 void

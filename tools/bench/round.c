@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Every thread owns a run of whole batches of the set: keys, items and registered memory are made before, so that a leg
- * does nothing but call the library and look at the clock.
- */
+ * See round.h. Every thread owns a range of whole batches in the set. Keys, items and registered memory are made
+ * before, so that a leg only calls the library and reads the clock. */
 #include "tools/bench/round.h"
 
 #include "tools/bench/key.h"
@@ -20,17 +19,17 @@
 #include <time.h>
 
 #define POOL_SLACK_BYTES (64ull << 20)
-#define SLOT_BYTES 256u /* a chunk has a slot for so much payload each */
-#define PATHS_MAX 8u /* transports of a handle */
-#define WAKE_EARLY_NS 60000u /* a timer's wake-up may be late by this; the rest is waited for awake */
+#define SLOT_BYTES 256u /* payload bytes for which a chunk has one slot */
+#define PATHS_MAX 8u /* limit of the transports of a handle */
+#define WAKE_EARLY_NS 60000u /* a timer may wake the thread so much too late; the thread spins for the rest */
 
 typedef struct {
     kvp_bench_t *bench;
     pthread_t thread;
     uint32_t number;
-    size_t first; /* first object; the thread owns bench->per_thread objects */
-    size_t at; /* next batch of its own */
-    size_t batches_done; /* in this leg */
+    size_t first; /* first object of the thread, which owns bench->per_thread objects */
+    size_t at; /* index of the thread's next batch in its range */
+    size_t batches_done; /* number of batches done in this leg */
     uint64_t budget_ns;
     kvp_bench_pace_t pace;
     int error;
@@ -44,8 +43,8 @@ struct kvp_bench {
     kvp_bench_conf_t conf;
     uint32_t process;
     kvpool_t *pool;
-    bool is_fresh; /* the handle has not been used for a leg */
-    bool has_put; /* the set's keys have been used */
+    bool is_fresh; /* a flag: no leg has used the handle */
+    bool has_put; /* a flag: the set's keys have been put, so puts need new keys */
     size_t per_thread;
     kvp_bench_set_t set;
     worker_t *workers;
@@ -89,13 +88,12 @@ uint64_t
 kvp_bench_pool_bytes(const kvp_bench_conf_t *conf)
 {
     const uint64_t set = kvp_bench_set_bytes(conf);
-    /* The pool returns the space of removed or replaced objects a little later, so there is room
-     * for a second set. */
+    /* The pool frees the space of removed or replaced objects with a delay, so it needs room for a second set. */
     const bool is_twice = has_flag(conf, KVP_BENCH_WRITES) && !conf->does_evict;
     return kvp_align_up((is_twice ? 2 * set : set) + POOL_SLACK_BYTES, 4096);
 }
 
-/* ---- one call ---- */
+/* ---- one call and its results ---- */
 
 static void
 count_error(worker_t *w, int err)
@@ -104,7 +102,7 @@ count_error(worker_t *w, int err)
     if (w->leg.first_error == KVPOOL_OK) w->leg.first_error = err;
 }
 
-/* judge_results counts the objects' results. An absent key that is found is the pool's error. */
+/* judge_results counts the results of the objects. An absent object that is found counts as an error. */
 static void
 judge_results(worker_t *w, size_t first, size_t n)
 {
@@ -120,7 +118,7 @@ judge_results(worker_t *w, size_t first, size_t n)
     }
 }
 
-/* wait_until sleeps until shortly before, then spins, yielding the processor to other threads. */
+/* wait_until sleeps until shortly before the time, then spins and yields the processor to other threads. */
 static void
 wait_until(uint64_t at_ns)
 {
@@ -170,9 +168,10 @@ next_call(worker_t *w, uint64_t due_ns)
     return run_call(w, first, due_ns);
 }
 
-/* ---- a leg ---- */
+/* ---- a leg: the timed part ---- */
 
-/* rest_turn ends an open loop's leg with its last call's turn, so that the next leg's first call keeps its distance. */
+/* rest_turn waits for the end of the last call's interval in an open loop, so that the next leg's first call is
+ * not too early. */
 static void
 rest_turn(worker_t *w)
 {
@@ -199,7 +198,7 @@ worker_main(void *arg)
     return NULL;
 }
 
-/* run_workers starts all threads at one barrier and waits for them. */
+/* run_workers starts all threads at one barrier and waits for their end. */
 static void
 run_workers(kvp_bench_t *b)
 {
@@ -207,14 +206,15 @@ run_workers(kvp_bench_t *b)
     pthread_barrier_init(&b->start, NULL, b->conf.threads);
     for (; started < b->conf.threads; started++)
         if (pthread_create(&b->workers[started].thread, NULL, worker_main, &b->workers[started]) != 0) break;
-    /* Threads at the barrier, waiting for a thread that could not be started, cannot be ended. */
+    /* Threads that already wait at the barrier cannot be ended if another thread cannot be started, so the program
+     * ends. */
     if (started < b->conf.threads) kvp_cli_no_memory();
     for (uint32_t i = 0; i < started; i++)
         pthread_join(b->workers[i].thread, NULL);
     pthread_barrier_destroy(&b->start);
 }
 
-/* verify_get checks the bytes that this leg read; the memory was poisoned before. */
+/* verify_get checks the bytes that the thread read in this leg; the memory was poisoned before the leg. */
 static void
 verify_get(worker_t *w)
 {
@@ -226,7 +226,8 @@ verify_get(worker_t *w)
     }
 }
 
-/* verify_put reads the last batch of this leg again; its source is overwritten before and restored after. */
+/* verify_put reads the thread's last batch back; the memory is overwritten before this get, and filled again after
+ * it. */
 static int
 verify_put(worker_t *w)
 {
@@ -280,7 +281,8 @@ kvp_bench_leg_add(kvp_bench_leg_t *sum, const kvp_bench_leg_t *leg)
     kvp_hist_merge(&sum->service, &leg->service);
 }
 
-/* add_handle_counts adds the handle's counters, times `times`: -1 subtracts the counts before a leg. */
+/* add_handle_counts adds the handle's counters multiplied by `times`. The value -1, before a leg, subtracts the
+ * earlier counts. */
 static int
 add_handle_counts(kvp_bench_t *b, kvp_bench_counts_t *counts, int times)
 {
@@ -331,7 +333,7 @@ kvp_bench_leg(kvp_bench_t *b, uint64_t budget_ns, kvp_bench_leg_t *leg_out)
     return err;
 }
 
-/* ---- setting up ---- */
+/* ---- preparation of the pool and the set ---- */
 
 static int
 open_handle(kvp_bench_t *b)
@@ -347,8 +349,7 @@ static void
 close_handle(kvp_bench_t *b)
 {
     if (b->pool == NULL) return;
-    /* What is not registered, because registering failed, is no error here. */
-    (void)kvpool_unregister(b->pool, b->set.memory);
+    (void)kvpool_unregister(b->pool, b->set.memory); /* fails, harmlessly, if registering failed before */
     kvpool_free(b->pool);
     b->pool = NULL;
 }
@@ -370,7 +371,7 @@ kvp_bench_prepare(kvp_bench_t *b)
     return err;
 }
 
-/* pass goes over the whole set once, untimed. */
+/* run_pass makes one untimed pass over the whole set. */
 static int
 run_pass(kvp_bench_t *b)
 {
@@ -386,7 +387,8 @@ run_pass(kvp_bench_t *b)
     return err;
 }
 
-/* warm_up leaves the set there where it has to be, everything mapped, and all of the pool's memory written. */
+/* warm_up puts the set if the operation needs it, and makes an untimed pass, so that all memory is mapped. For
+ * puts it fills the pool until all its memory has been written. */
 static int
 warm_up(kvp_bench_t *b, uint64_t *fill_ns_out)
 {
@@ -422,8 +424,8 @@ kvp_bench_open(const kvp_cli_verb_t *verb, const kvp_bench_conf_t *conf, const k
     kvp_bench_t *b = kvp_cli_alloc(1, sizeof(*b));
     int code = KVP_EXIT_DONE;
     *b = (kvp_bench_t){.verb = verb, .common = *common, .conf = *conf, .process = process};
-    /* Cached locations are an operation of their own; with them the other operations would measure
-     * something else. */
+    /* Only operations with KVP_BENCH_KNOWN use cached locations. For all others the cache is off, because it would
+     * change what is measured. */
     if (!has_flag(conf, KVP_BENCH_KNOWN)) b->common.locations = UINT32_MAX;
     b->per_thread = conf->objects / conf->threads;
     make_workers(b);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Texts of keys stand in the order in which they are asked for, as a caller's would that has just made them; it is the
- * order of putting that is shuffled.
- */
+ * See set.h. The texts of the keys are in the order of the calls, as in a caller that has just made them. Only the
+ * order of the puts is shuffled. */
 #include "tools/bench/set.h"
 
 #include "tools/bench/key.h"
@@ -12,7 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define SHARED_OBJECTS 1024u /* without values: memory for one put call */
+#define SHARED_OBJECTS 1024u /* number of objects that share memory if values do not matter; enough for one put call */
 #define PROCESS_SHIFT 56
 #define GENERATION_SHIFT 32
 
@@ -48,7 +47,8 @@ make_items(kvp_bench_set_t *s)
         s->items[i] = make_item(s, i, i, s->iov + i * s->conf.pieces);
 }
 
-/* content_id: what another process put under its own key is wrong here. */
+/* content_id returns the id of an object's content. It includes the process, so that content from another process
+ * under the same key counts as wrong. */
 static uint64_t
 content_id(const kvp_bench_set_t *s, size_t object)
 {

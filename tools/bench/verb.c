@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * bench: options, the pool that it starts without a named one, figures of each round. round.c
+ * The verb `bench`: options, the pool that it starts if none is named, and the figures of each round. round.c
  * measures, ops.c has the operations. */
 #include "tools/base/cli.h"
 
@@ -17,9 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SET_BYTES (512ull << 20) /* more than any cache holds */
+#define SET_BYTES (512ull << 20) /* default size of a set: more than any CPU cache holds */
 #define VALUE_BYTES (2ull << 20)
-#define KEYS 65536u /* of a set whose values do not matter, of so many bytes each */
+#define KEYS 65536u /* default number of objects, of KEY_VALUE_BYTES each, if the operation moves no values */
 #define KEY_VALUE_BYTES 64u
 #define KEY_BYTES 118u
 #define BATCH 32u
@@ -38,7 +38,7 @@ typedef struct {
     bool is_warm, is_step;
     kvp_local_pool_t local;
     char master[KVP_HOSTPORT_TEXT_MAX];
-    char ways[WAYS_MAX]; /* transports by which the pool's nodes are reached: "shm", "rdma,tcp" */
+    char ways[WAYS_MAX]; /* transports by which the pool's nodes are reached, such as "shm" or "rdma,tcp" */
 } bench_t;
 
 static bool
@@ -47,7 +47,7 @@ moves_data(const bench_t *b)
     return (b->conf.op->flags & KVP_BENCH_MOVES) != 0;
 }
 
-/* ---- options ---- */
+/* ---- checks of the options ---- */
 
 static int
 check_conf(const bench_t *b)
@@ -65,7 +65,7 @@ check_conf(const bench_t *b)
     return what == NULL ? KVP_EXIT_DONE : kvp_cli_complain(b->verb, KVP_EXIT_USAGE, "--op %s: %s", c->op->name, what);
 }
 
-/* settle_set rounds the set up to whole batches for all threads of all processes. */
+/* settle_set rounds the number of objects up to whole batches for all threads of all processes. */
 static int
 settle_set(bench_t *b)
 {
@@ -80,7 +80,7 @@ settle_set(bench_t *b)
     return KVP_EXIT_DONE;
 }
 
-/* make_conf turns the options into round.c's configuration. */
+/* make_conf converts the options to round.c's configuration. */
 static int
 make_conf(bench_t *b)
 {
@@ -140,7 +140,7 @@ parse_options(bench_t *b, int argc, char **argv)
     return kvp_cli_parse(b->verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &b->common, &first);
 }
 
-/* ---- figures ---- */
+/* ---- output of the figures ---- */
 
 static void
 say_line(const bench_t *b, uint64_t number, const kvp_bench_leg_t *sum)
@@ -175,7 +175,7 @@ report_work(const bench_t *b, kvp_table_t *to, uint64_t number)
     if (c->calls_per_s > 0) kvp_report_real(to, "calls_due_per_s", "calls due/s", c->calls_per_s, 0);
 }
 
-/* Only rdma counts work requests. */
+/* Adds the RDMA counters to the report. All other transports count no work requests. */
 static void
 report_requests(kvp_table_t *to, const kvp_bench_counts_t *counts)
 {
@@ -220,7 +220,7 @@ say_round(const bench_t *b, uint64_t number, const kvp_bench_leg_t *sum, uint64_
     fflush(stdout);
 }
 
-/* ---- the verb ---- */
+/* ---- running the bench ---- */
 
 static int
 start_pool(bench_t *b)
@@ -229,7 +229,7 @@ start_pool(bench_t *b)
     kvp_local_conf_t conf = {.listen = "127.0.0.1:0", .nodes = (uint32_t)b->nodes, .node_listen = listen};
     const int code = kvp_cli_node_listen(b->verb, &b->common, b->node_listen, listen);
     if (code != KVP_EXIT_DONE) return code;
-    /* Each node gets more than its share: placement is not even to the byte. */
+    /* Each node gets more than its share of the memory, because objects are not spread evenly. */
     const uint64_t share = kvp_bench_pool_bytes(&b->conf) / b->nodes;
     for (uint32_t i = 0; i < conf.nodes; i++)
         conf.memory_bytes[i] = kvp_align_up(b->nodes == 1 ? share : share + share / 4 + POOL_NODE_MIN, 4096);
@@ -240,14 +240,14 @@ start_pool(bench_t *b)
     return KVP_EXIT_DONE;
 }
 
-/* The result of a look at the pool. */
+/* The result of reading the pool's state in a child process. */
 typedef struct {
-    int code; /* of the exit, where it is not to go on */
+    int code; /* exit code of reading the pool; KVP_EXIT_DONE = continue */
     uint64_t size_bytes;
     char ways[WAYS_MAX];
 } look_t;
 
-/* note_ways names each transport once, in the order of the nodes. */
+/* note_ways lists each transport once, in the order of the nodes. */
 static void
 note_ways(look_t *look, struct json_object *stat)
 {
@@ -281,16 +281,17 @@ look_in_child(const void *arg, void *answer)
     json_object_put(stat);
 }
 
-/* look_at_pool refuses a set larger than the pool: its first objects would be evicted before they
- * are read. Puts that should evict need no room, and a pool of our own has the right size. */
+/* look_at_pool reads the pool's size and transports. It refuses a set larger than the pool, because its first
+ * objects would be evicted before they are read. Puts that should evict need no room, and a pool that bench
+ * started has the right size. */
 static int
 look_at_pool(bench_t *b, bool is_own)
 {
     const uint64_t needs = kvp_bench_set_bytes(&b->conf);
     char set[KVP_BYTES_TEXT_MAX], size[KVP_BYTES_TEXT_MAX];
     look_t found = {.code = KVP_EXIT_REFUSED};
-    /* In a process of its own: this process forks the workers, which could not use RDMA devices
-     * opened before the fork. */
+    /* The pool is read in a child process: this process forks the workers, which could not use RDMA devices opened
+     * before the fork. */
     const int code = kvp_cli_apart(b->verb, look_in_child, b, &found, sizeof(found));
     if (code != KVP_EXIT_DONE || found.code != KVP_EXIT_DONE) return code != KVP_EXIT_DONE ? code : found.code;
     memcpy(b->ways, found.ways, sizeof(b->ways));
@@ -300,7 +301,8 @@ look_at_pool(bench_t *b, bool is_own)
                             kvp_format_bytes(needs, set), kvp_format_bytes(found.size_bytes, size));
 }
 
-/* may_go waits for a line where another program sets the pace. */
+/* may_go waits for a line on standard input before each round, if another program controls the rounds. It returns
+ * false at the end of the input. */
 static bool
 may_go(const bench_t *b)
 {
@@ -317,7 +319,7 @@ run_rounds(bench_t *b, kvp_bench_workers_t *workers)
 {
     kvp_bench_leg_t *sum = kvp_cli_alloc(1, sizeof(*sum));
     int code = KVP_EXIT_DONE;
-    /* Where another program sets the pace, it must know when setting up is over. */
+    /* The controlling program waits for this line, which means that preparation is complete. */
     if (b->is_step) fprintf(stderr, "ready\n");
     for (uint64_t i = 1; i <= b->rounds && may_go(b); i++) {
         const int got = kvp_bench_workers_round(workers, b->round_ns, sum);
@@ -343,7 +345,8 @@ measure_rounds(bench_t *b)
     if (code == KVP_EXIT_DONE) {
         code = kvp_bench_workers_open(b->verb, &b->conf, &b->common, &workers);
         if (code == KVP_EXIT_DONE) code = run_rounds(b, workers);
-        /* Another user's pool is left as it was, if it is still reachable. */
+        /* In a pool that bench did not start, the objects of the bench are removed again, if the pool is still
+         * reachable. */
         const int left = kvp_bench_workers_close(workers, !is_own && code != KVP_EXIT_UNREACHABLE);
         if (code == KVP_EXIT_DONE) code = left;
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Orders are a leg's time in ns, or PREPARE, and answers fixed structs, on a socket pair a child:
- * parent and child are the same program. A child whose socket ends leaves; the parent takes one
- * that does not answer for failed. */
+ * Worker processes of a bench. The parent sends orders over a socket pair to each child: a leg's time in ns, or
+ * PREPARE. The children answer with fixed structs, because parent and child are the same program. A child whose
+ * socket ends exits; the parent treats a child that does not answer as failed. */
 #include "tools/bench/workers.h"
 
 #include "tools/bench/key.h"
@@ -16,11 +16,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define PREPARE 0u /* an order; any other value is a leg's length in ns */
-#define REMOVE_DEADLINE_MS 600000u /* it goes over every key of the pool */
+#define PREPARE 0u /* order to prepare a leg; any other value is an order for a leg of so many ns */
+#define REMOVE_DEADLINE_MS 600000u /* time limit of the removal, which scans every key of the pool */
 
 typedef struct {
-    int code; /* exit code */
+    int code; /* exit code with which the worker answers the order */
     uint64_t fill_ns;
     kvp_bench_leg_t leg;
 } answer_t;
@@ -29,10 +29,10 @@ struct kvp_bench_workers {
     const kvp_cli_verb_t *verb;
     const kvp_bench_conf_t *conf;
     const kvp_cli_common_t *common;
-    kvpool_t *pool; /* to remove with */
+    kvpool_t *pool; /* handle for removing keys; NULL = not open yet */
     uint64_t fill_ns;
     answer_t answer;
-    pid_t pids[KVP_BENCH_PROCESSES_MAX]; /* of the children; 0 = none */
+    pid_t pids[KVP_BENCH_PROCESSES_MAX]; /* process ids of the children; 0 = none */
     int fds[KVP_BENCH_PROCESSES_MAX];
 };
 
@@ -60,7 +60,7 @@ receive_all(int fd, void *data, size_t len)
     return true;
 }
 
-/* ---- a child ---- */
+/* ---- in a child ---- */
 
 static int
 obey_order(kvp_bench_t *bench, const kvp_bench_workers_t *g, uint64_t order, answer_t *answer)
@@ -93,7 +93,7 @@ start_child(kvp_bench_workers_t *g, uint32_t number)
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent) _exit(1);
-        /* With these open, the other workers would not see the parent's end. */
+        /* A child closes the sockets of the other children. Otherwise these would not notice the parent's end. */
         for (uint32_t i = 0; i < number; i++)
             close(g->fds[i]);
         close(ends[0]);
@@ -105,9 +105,9 @@ start_child(kvp_bench_workers_t *g, uint32_t number)
     return pid > 0;
 }
 
-/* ---- the parent ---- */
+/* ---- in the parent ---- */
 
-/* take_answer leaves the answer in g->answer. */
+/* take_answer receives the answer of a child into g->answer, and returns its exit code. */
 static int
 take_answer(kvp_bench_workers_t *g, uint32_t number)
 {
@@ -115,14 +115,14 @@ take_answer(kvp_bench_workers_t *g, uint32_t number)
     return kvp_cli_complain(g->verb, KVP_EXIT_REFUSED, "process %d ended by itself", (int)g->pids[number]);
 }
 
-/* order_all waits for every answer, also after a failure: who has been given an order is not left
- * in the middle of it. */
+/* order_all sends an order to all children and waits for every answer, also after a failure, so that no child is
+ * left in the middle of an order. */
 static int
 order_all(kvp_bench_workers_t *g, uint64_t order, kvp_bench_leg_t *leg)
 {
     int code = KVP_EXIT_DONE;
     for (uint32_t i = 0; i < g->conf->processes; i++)
-        (void)send_all(g->fds[i], &order, sizeof(order)); /* the answer will be missing */
+        (void)send_all(g->fds[i], &order, sizeof(order)); /* if this fails, no answer comes, which is handled below */
     for (uint32_t i = 0; i < g->conf->processes; i++) {
         const int got = take_answer(g, i);
         if (got != KVP_EXIT_DONE) {
@@ -149,7 +149,8 @@ remove_run(kvp_bench_workers_t *g)
     return err == KVPOOL_OK ? KVP_EXIT_DONE : kvp_cli_fail(g->verb, "removing what was put", err);
 }
 
-/* makes_room: puts of new keys go to free space, unless they are to evict. */
+/* makes_room returns whether keys are removed between legs, so that puts of new keys find free space; false if
+ * puts should evict. */
 static bool
 makes_room(const kvp_bench_workers_t *g)
 {

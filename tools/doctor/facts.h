@@ -1,44 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The facts that `kvpool doctor` collects. host.c (this machine) and pool.c (the pool, and probes
- * of each node) collect them; judge.c only turns them into findings, so that tests can judge facts
- * that no test machine has. */
+ * The facts that `kvpool doctor` collects. host.c (this machine) and pool.c (the pool, and probes of each node)
+ * collect the facts. judge.c only turns facts into findings, so that tests can check findings for facts that no
+ * test machine has. */
 #ifndef KVP_TOOLS_DOCTOR_FACTS_H
 #define KVP_TOOLS_DOCTOR_FACTS_H
 
 #include "common/base.h"
 #include "common/ram.h"
 
-#define KVP_DOCTOR_GIDS_MAX 16u /* shown of a port */
+#define KVP_DOCTOR_GIDS_MAX 16u /* limit of the GIDs of a port that are shown */
 #define KVP_DOCTOR_PORTS_MAX 32u
-#define KVP_DOCTOR_TRANSPORTS 3u /* shm, rdma, tcp */
-#define KVP_DOCTOR_NODES_MAX 256u /* probed */
+#define KVP_DOCTOR_TRANSPORTS 3u /* number of transports: shm, rdma, tcp */
+#define KVP_DOCTOR_NODES_MAX 256u /* limit of the nodes that are probed */
 #define KVP_DOCTOR_FINDINGS_MAX 128u
 #define KVP_DOCTOR_WRONG_MAX 16u
-#define KVP_DOCTOR_SMALL_BYTES 256u /* fits in one packet of any network */
-#define KVP_DOCTOR_PROBE_BYTES 65536u /* fills packets of any size */
+#define KVP_DOCTOR_SMALL_BYTES 256u /* size of the small probe, which fits in one packet of any network */
+#define KVP_DOCTOR_PROBE_BYTES 65536u /* size of the large probe, which fills packets of any size */
 #define KVP_DOCTOR_NO_LIMIT UINT64_MAX
 
-/* ---- facts */
+/* ---- facts about the machine and the pool */
 typedef struct {
     int index;
     char address[48];
-    char type[16]; /* "RoCE v2", "IB/RoCE v1" */
+    char type[16]; /* GID type, such as "RoCE v2" or "IB/RoCE v1" */
 } kvp_doctor_gid_t;
 
 typedef struct {
     char device[64];
     unsigned port;
-    char state[24]; /* "ACTIVE", "DOWN", ... */
-    char link_layer[24]; /* "Ethernet", "InfiniBand" */
+    char state[24]; /* state of the port: "ACTIVE", "DOWN", ... */
+    char link_layer[24]; /* link layer of the port: "Ethernet" or "InfiniBand" */
     char rate[48];
-    char netdev[32]; /* its network interface; "" = unknown */
+    char netdev[32]; /* name of the port's network interface; "" = unknown */
     uint32_t netdev_mtu_bytes;
-    int numa_node; /* -1 = unknown */
-    bool has_verbs; /* programs can open it */
-    bool may_open; /* this user can */
+    int numa_node; /* NUMA node of the adapter; -1 = unknown */
+    bool has_verbs; /* a flag: the adapter has a verbs device, so programs can open it */
+    bool may_open; /* a flag: this user may open the verbs device */
     kvp_doctor_gid_t gids[KVP_DOCTOR_GIDS_MAX];
     size_t gids_n;
-    bool is_used; /* libkvpool uses it, at this address and with these limits */
+    bool is_used; /* a flag: libkvpool uses the port, at this address and with the limits below */
     char address[48];
     uint32_t mtu_bytes;
     uint64_t max_registration_bytes;
@@ -47,22 +47,22 @@ typedef struct {
 
 typedef struct {
     char name[8];
-    bool is_named; /* named by --transports or KVPOOL_TRANSPORTS */
-    bool is_wished; /* a device or a GID is selected for it, so the default does not silently leave it out */
-    bool is_out; /* the options exclude it */
+    bool is_named; /* a flag: named by --transports or KVPOOL_TRANSPORTS */
+    bool is_wished; /* a flag: an RDMA device or GID is selected, so it is an error if the transport does not work */
+    bool is_out; /* a flag: the options exclude the transport from use */
     bool is_usable;
-    char why[512]; /* it is not */
+    char why[512]; /* reason why the transport is not usable */
 } kvp_doctor_transport_t;
 
 typedef struct {
     bool was_made;
-    int err; /* of the put; then nothing was got */
+    int err; /* error of the probe's put; if it failed, no get was tried */
     int get_err;
-    bool is_wrong; /* other bytes came back */
-    char detail[128]; /* the master's reason for refusing a put */
-    int small_err; /* of a small put and get, made where the large ones failed */
+    bool is_wrong; /* a flag: the get returned bytes that differ from the put */
+    char detail[128]; /* the master's reason for refusing the put */
+    int small_err; /* error of a put and get of a small object, made if the large one failed */
     uint64_t put_ns, get_ns;
-    bool is_left; /* the probe's object could not be removed */
+    bool is_left; /* a flag: the probe's object could not be removed */
 } kvp_doctor_probe_t;
 
 typedef struct {
@@ -72,66 +72,68 @@ typedef struct {
     char addr[320];
     char offers[64];
     char host_id[132];
-    char transport[8]; /* that a client here uses; "none", also where no pool opens as it was asked for */
-    bool is_here; /* counts as on this host */
+    /* transport that a client on this host uses for the node; "none" = no transport, or the pool does not open as
+     * configured */
+    char transport[8];
+    bool is_here; /* a flag: the node counts as running on this host */
     uint64_t size_bytes, chunk_bytes;
     kvp_doctor_probe_t probes[KVP_DOCTOR_TRANSPORTS];
 } kvp_doctor_node_t;
 
 typedef struct {
-    /* this machine */
-    uint64_t memlock_bytes; /* that this process may lock; NO_LIMIT */
-    uint64_t open_files, open_files_max; /* limit and its hard limit; NO_LIMIT */
-    uint64_t mappings_max; /* of a process; NO_LIMIT = unknown */
+    /* Facts about this machine. */
+    uint64_t memlock_bytes; /* bytes of memory that this process may lock; NO_LIMIT = no limit */
+    uint64_t open_files, open_files_max; /* soft and hard limit of open files; NO_LIMIT = no limit */
+    uint64_t mappings_max; /* most memory mappings of a process; NO_LIMIT = unknown */
     kvp_ram_t ram;
-    char shmem_huge[24]; /* huge pages for shared memory: "always", "advise", "never", ...; "" = unknown */
-    bool has_rdma_cm; /* the connection manager's device is there and may be opened */
+    char shmem_huge[24]; /* kernel's huge pages for shared memory: "always", "advise", "never", ...; "" = unknown */
+    bool has_rdma_cm; /* a flag: the device of the RDMA connection manager exists and may be opened */
     kvp_doctor_transport_t transports[KVP_DOCTOR_TRANSPORTS];
     kvp_doctor_port_t ports[KVP_DOCTOR_PORTS_MAX];
     size_t ports_n;
-    /* the pool */
+    /* Facts about the pool. */
     char master[256];
     int pool_err;
-    char pool_why[512]; /* the pool was not opened, for people */
+    char pool_why[512]; /* text of the reason why the pool was not opened */
     char pool_software[64];
-    bool is_log_refusing; /* the master cannot write its log */
+    bool is_log_refusing; /* a flag: the master cannot write its log */
     char own_software[64];
-    uint64_t open_ns; /* until the pool was open */
+    uint64_t open_ns; /* time that opening the pool took */
     kvp_doctor_node_t *nodes;
     size_t nodes_n;
     bool has_more_nodes;
-    kvp_doctor_node_t *tiers; /* SSD tiers: name and state are known, and the size */
+    kvp_doctor_node_t *tiers; /* SSD tiers as nodes; only name, state and size are set */
     size_t tiers_n;
     struct {
         char code[32], text[448];
-    } wrong[KVP_DOCTOR_WRONG_MAX]; /* the master's causes of a degraded pool */
+    } wrong[KVP_DOCTOR_WRONG_MAX]; /* the master's reports of causes why the pool is degraded */
     size_t wrong_n;
 } kvp_doctor_facts_t;
 
-/* kvp_doctor_is_refused returns whether the pool cannot open because the transport was named and
- * does not work here. */
+/* kvp_doctor_is_refused returns whether the pool cannot be opened because this transport was selected and does not
+ * work here. */
 static inline bool
 kvp_doctor_is_refused(const kvp_doctor_transport_t *transport)
 {
     return !transport->is_usable && (transport->is_named || (transport->is_wished && !transport->is_out));
 }
 
-/* ---- findings */
+/* ---- findings from the facts */
 typedef enum { KVP_DOCTOR_INFO, KVP_DOCTOR_WARNING, KVP_DOCTOR_ERROR } kvp_doctor_severity_t;
 
 typedef struct {
     kvp_doctor_severity_t severity;
-    const char *code; /* a stable name, "port_down" */
+    const char *code; /* stable name for scripts, such as "port_down" */
     char what[640];
-    char fix[320]; /* a command or a setting; "" = nothing to do */
+    char fix[320]; /* suggested command or setting; "" = nothing to do */
 } kvp_doctor_finding_t;
 
-/* kvp_doctor_judge writes the findings, at most cap, and returns how many; errors are not sorted before the rest. */
+/* kvp_doctor_judge writes at most cap findings, in no order of severity, and returns their number. */
 size_t kvp_doctor_judge(const kvp_doctor_facts_t *facts, kvp_doctor_finding_t *findings_out, size_t cap);
 const char *kvp_doctor_severity_name(kvp_doctor_severity_t severity);
 
-/* kvp_doctor_look_here fills in what is known of this machine from /proc and /sys below root (""
- * but in tests) and from this process's limits. */
+/* kvp_doctor_look_here collects the facts of this machine from /proc and /sys below root ("" except in tests), and
+ * from this process's limits. */
 void kvp_doctor_look_here(const char *root, kvp_doctor_facts_t *facts);
 
 #endif

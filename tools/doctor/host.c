@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Facts of this machine. Adapters are found in /sys/class/infiniband, also without the verbs
- * libraries, or with a port that is down and unused. */
+ * Collects the facts of this machine. Adapters are listed from /sys/class/infiniband, so they are found without
+ * the verbs libraries, and even if a port is down or unused. */
 #include "tools/doctor/facts.h"
 
 #include <dirent.h>
@@ -33,7 +33,7 @@ path_of(const char *fmt, ...)
     return path;
 }
 
-/* The first line of a file, without its end; empty where there is none. */
+/* Reads the first line of a file, without its newline; "" if there is none. */
 static void
 read_line(char *line, size_t cap, const char *path)
 {
@@ -52,9 +52,9 @@ may_use(const char *path)
     return access(path, R_OK | W_OK) == 0;
 }
 
-/* ---- adapters */
+/* ---- RDMA adapters */
 
-/* "4: ACTIVE" -> "ACTIVE". */
+/* Strips the number from a state in sysfs: "4: ACTIVE" -> "ACTIVE". */
 static void
 strip_number(char *text)
 {
@@ -63,7 +63,7 @@ strip_number(char *text)
     if (name != NULL) memmove(text, name + 2, strlen(name + 2) + 1);
 }
 
-/* Writes a GID for people: the IPv4 address in it, else the kernel's form. */
+/* Writes a GID in readable form: as the IPv4 address in it, or else in the kernel's form. */
 static void
 write_address(const char *gid, char *address, size_t cap)
 {
@@ -104,7 +104,7 @@ look_at_gids(const char *at, kvp_doctor_port_t *port)
     qsort(port->gids, port->gids_n, sizeof port->gids[0], by_index);
 }
 
-/* Finds the interface of an Ethernet port in the table of its GIDs; they share it. */
+/* Finds the network interface of an Ethernet port in the table of its GIDs, which all belong to this interface. */
 static void
 look_at_netdev(const char *root, const char *at, kvp_doctor_port_t *port)
 {
@@ -133,7 +133,7 @@ look_at_port(const char *root, const char *device, const char *number, kvp_docto
     look_at_netdev(root, at, port);
 }
 
-/* Whether programs can use the adapter at all, and this user can: by its file in /dev/infiniband. */
+/* Finds out whether programs can open the adapter, and whether this user may, from its file in /dev/infiniband. */
 static void
 look_at_verbs(const char *root, kvp_doctor_port_t *port)
 {
@@ -203,7 +203,7 @@ look_at_devices(const char *root, kvp_doctor_facts_t *facts)
     facts->has_rdma_cm = may_use(path_of("%s/dev/infiniband/rdma_cm", root).text);
 }
 
-/* ---- limits */
+/* ---- limits of the process and the kernel */
 static uint64_t
 limit_of(__rlimit_resource_t what, uint64_t *max_out)
 {
@@ -223,7 +223,7 @@ mappings_max(const char *root)
     return line[0] == '\0' ? KVP_DOCTOR_NO_LIMIT : strtoull(line, NULL, 10);
 }
 
-/* "always within_size [advise] never" -> "advise". */
+/* Reads the selected word of the kernel's setting: "always within_size [advise] never" -> "advise". */
 static void
 look_at_huge_pages(const char *root, kvp_doctor_facts_t *facts)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * From facts to findings. Each rule gives the fault, its severity and its fix. A fault that does no
- * harm here is a warning; a fault that keeps a node from being reached as configured is an error. */
+ * Turns facts into findings. Each rule gives the fault, its severity and its fix. A fault that does no harm on
+ * this host is a warning; a fault that keeps a node from being reached as configured is an error. */
 #include "tools/doctor/facts.h"
 
 #include "common/err.h"
@@ -11,13 +11,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MEMLOCK_LOW (64ull << 20) /* less is too little even for a client's own buffers */
+#define MEMLOCK_LOW (64ull << 20) /* a lower limit of locked memory does not even suffice for a client's buffers */
 #define FILES_LOW 256u
 #define FILES_FEW 1024u
-#define CLIENTS_FILES 512u /* of a node, for 256 clients */
-#define ETHERNET_MTU_FULL 4200u /* of the interface, for 4096 bytes and the headers of RoCE */
+#define CLIENTS_FILES 512u /* descriptors that a node needs for 256 clients */
+#define ETHERNET_MTU_FULL 4200u /* smallest MTU of the interface for RoCE packets of 4096 bytes with their headers */
 #define MTU_FULL 4096u
-#define LOW_SHARE 64u /* of the memory: less than this part is left */
+#define LOW_SHARE 64u /* a warning if less than 1/LOW_SHARE of the memory is left */
 
 typedef struct {
     const kvp_doctor_facts_t *f;
@@ -25,7 +25,7 @@ typedef struct {
     size_t cap, n;
 } judge_t;
 
-/* begin_finding begins a finding; the next one or the end ends it. NULL without room for one more. */
+/* begin_finding adds a finding, which is complete when the next one begins. It returns NULL if the list is full. */
 static kvp_doctor_finding_t *
 begin_finding(judge_t *j, kvp_doctor_severity_t severity, const char *code)
 {
@@ -84,14 +84,14 @@ has_rdma(const judge_t *j)
     return t != NULL && t->is_usable;
 }
 
-/* ---- this machine */
+/* ---- findings about this machine */
 static bool
 is_active(const kvp_doctor_port_t *port)
 {
     return strcmp(port->state, "ACTIVE") == 0;
 }
 
-/* Returns the interface's name as a user types it; a placeholder if unknown. */
+/* Returns the interface's name for a command; a placeholder if the name is unknown. */
 static const char *
 netdev_of(const kvp_doctor_port_t *port)
 {
@@ -135,7 +135,7 @@ judge_port(judge_t *j, const kvp_doctor_port_t *port, bool is_needed)
     }
 }
 
-/* Ports that serve the same transfers should send packets of one size. */
+/* Reports ports with different MTUs: ports that share transfers should send packets of one size. */
 static void
 judge_mtus(judge_t *j)
 {
@@ -193,7 +193,7 @@ judge_transports(judge_t *j)
     }
 }
 
-/* Returns the bytes that a node on this host would lock; a client's own buffers are unknown. */
+/* Returns the bytes that a node on this host would lock. A client's own buffers are unknown. */
 static uint64_t
 locked_bytes(const judge_t *j)
 {
@@ -229,7 +229,7 @@ judge_limits(judge_t *j)
                     f->shmem_huge);
 }
 
-/* ---- the pool */
+/* ---- findings about the pool */
 static void
 judge_no_pool(judge_t *j)
 {
@@ -248,7 +248,8 @@ judge_no_pool(judge_t *j)
                     "%s (%s)", why, kvp_err_name(f->pool_err));
 }
 
-/* Causes that the doctor does not find by itself in the lists of nodes and tiers. */
+/* Reports the causes of a degraded pool that the master names, except those that follow from the lists of nodes
+ * and tiers. */
 static void
 judge_wrong(judge_t *j)
 {
@@ -297,7 +298,7 @@ judge_master(judge_t *j)
                     KVP_DOCTOR_NODES_MAX);
 }
 
-/* Sets the fix of a failed probe, by its transport. */
+/* Sets the suggested fix for a failed probe by the transport. */
 static void
 fix_probe(kvp_doctor_finding_t *it, const kvp_doctor_node_t *node, const char *name, int err)
 {
@@ -319,7 +320,7 @@ fix_probe(kvp_doctor_finding_t *it, const kvp_doctor_node_t *node, const char *n
                 node->addr);
 }
 
-/* Returns whether an error concerns the path, and not the request. */
+/* Returns whether an error is about the path to the node, and not about the request. */
 static bool
 is_of_the_way(int err)
 {
@@ -342,7 +343,7 @@ judge_probe(judge_t *j, const kvp_doctor_node_t *node, const char *name, const k
         return;
     }
     if (err == KVPOOL_OK) return;
-    if (err == KVPOOL_RETRY_AFTER) { /* a master grants no space on a node that does not answer it */
+    if (err == KVPOOL_RETRY_AFTER) { /* the master grants no space on a node that does not answer the master */
         it = begin_finding(j, KVP_DOCTOR_ERROR, "no_place");
         say_finding(it,
                     "make sure that kvpool-node runs and answers there, and read its log; if all its memory is held, "
@@ -370,8 +371,8 @@ judge_probe(judge_t *j, const kvp_doctor_node_t *node, const char *name, const k
     fix_probe(it, node, name, err);
 }
 
-/* Returns whether a pool can open as configured. If not, judge_transports has one finding, instead
- * of one for each node. */
+/* Returns whether a pool can be opened as configured. If not, judge_transports reports this once, instead of once
+ * for each node. */
 static bool
 may_open_pool(const judge_t *j)
 {
@@ -380,7 +381,7 @@ may_open_pool(const judge_t *j)
     return true;
 }
 
-/* Whose bytes go the slower way though the node offers the faster one. */
+/* Reports nodes that are reached by a slower transport though they offer a faster one. */
 static void
 judge_way(judge_t *j, const kvp_doctor_node_t *node)
 {
@@ -402,7 +403,8 @@ judge_way(judge_t *j, const kvp_doctor_node_t *node)
     }
 }
 
-/* Memory of this host is shared by descriptors of its node, and mapped by its clients. */
+/* Reports limits that are too low for the memory of this host's nodes: a node passes each chunk as a file
+ * descriptor, and a client maps each chunk. */
 static void
 judge_chunks(judge_t *j)
 {
@@ -433,7 +435,8 @@ judge_chunks(judge_t *j)
             "sysctl -w vm.max_map_count=%llu; or a longer --chunk-bytes of the nodes", (unsigned long long)(2 * maps));
 }
 
-/* Nodes populate their memory in the background, so each may start where all together do not fit. */
+/* Reports nodes whose memory exceeds the host's. Nodes populate their memory in the background, so each of them
+ * may start although all together do not fit. */
 static void
 judge_memory(judge_t *j)
 {

@@ -27,7 +27,7 @@ copy_text(struct json_object *in, const char *name, char *to, size_t cap)
     snprintf(to, cap, "%s", kvp_json_get_text(in, name));
 }
 
-/* ---- this machine */
+/* ---- facts about this machine from libkvpool */
 static const char *
 text_of_variable(const char *name)
 {
@@ -48,7 +48,7 @@ named_list(const kvp_cli_common_t *common)
     return common->transports != NULL ? common->transports : text_of_variable("KVPOOL_TRANSPORTS");
 }
 
-/* Records the transports of the list; false for an unknown name. */
+/* Marks the transports of the list as named. Returns false for an unknown name. */
 static bool
 note_named(const char *list, kvp_doctor_facts_t *facts)
 {
@@ -129,16 +129,17 @@ kvp_doctor_ask_library(const kvp_cli_verb_t *verb, const kvp_cli_common_t *commo
     return KVP_EXIT_DONE;
 }
 
-/* ---- the pool */
+/* ---- facts about the pool */
 
-/* open_by opens the pool with those transports; quiet: what goes wrong is a finding. why has cap bytes. */
+/* open_by opens the pool with only the given transports. Errors are not logged, because they become findings;
+ * `why` (cap bytes) receives the reason. */
 static int
 open_by(const kvp_cli_common_t *common, const char *transports, char *why, size_t cap, kvpool_t **pool_out)
 {
     kvpool_conf_t conf = kvp_cli_conf(common);
 
     conf.transports = transports;
-    conf.detail = why; /* also keeps the log quiet */
+    conf.detail = why; /* a detail buffer also keeps errors out of the log */
     conf.detail_cap = cap;
     conf.locations = UINT32_MAX;
     return kvpool_open(&conf, pool_out);
@@ -208,15 +209,16 @@ read_pool(const kvp_cli_common_t *common, kvpool_t *pool, kvp_doctor_facts_t *fa
     return KVPOOL_OK;
 }
 
-/* ---- probes */
+/* ---- probes of the nodes */
 typedef struct {
     kvpool_t *pool;
     kvpool_opts_t opts;
     char key[128];
-    unsigned char *sent, *got; /* KVP_DOCTOR_PROBE_BYTES each */
+    unsigned char *sent, *got; /* buffers for the sent and the received bytes, of KVP_DOCTOR_PROBE_BYTES each */
 } probing_t;
 
-/* pass puts and gets len bytes: the put's error, or OK and that of the get, and whether other bytes came back. */
+/* run_probe puts and gets an object of len bytes. It records the error of the put or of the get, and whether the
+ * get returned other bytes. */
 static void
 run_probe(probing_t *p, size_t len, kvp_doctor_probe_t *probe)
 {
@@ -259,7 +261,7 @@ probe_node(probing_t *p, const kvp_doctor_node_t *node, const char *name, kvp_do
     run_probe(p, KVP_DOCTOR_PROBE_BYTES, probe);
 }
 
-/* Returns whether the transport would reach this node. */
+/* Returns whether the transport can reach this node. */
 static bool
 leads_there(const kvp_doctor_node_t *node, const char *name)
 {
@@ -282,7 +284,7 @@ probe_by(const kvp_cli_common_t *common, kvp_doctor_facts_t *facts, size_t which
         .got = kvp_cli_alloc(KVP_DOCTOR_PROBE_BYTES, 1),
     };
 
-    /* A pool that was there a moment ago and is not any more is met by the probes' errors. */
+    /* If the pool can no longer be opened, all probes get the error. */
     char why[8];
     const int err = open_by(common, names[which], why, sizeof why, &p.pool);
     for (size_t i = 0; i < facts->nodes_n; i++) {
@@ -299,7 +301,8 @@ probe_by(const kvp_cli_common_t *common, kvp_doctor_facts_t *facts, size_t which
     free(p.got);
 }
 
-/* The configured transports open no pool, so the probes by the replacement transports are dropped. */
+/* Marks the nodes as unreachable if the configured transports open no pool. The pool was then read over
+ * replacement transports, which do not count. */
 static void
 forget_ways(kvp_doctor_facts_t *facts)
 {
@@ -323,7 +326,7 @@ kvp_doctor_ask_pool(const kvp_cli_common_t *common, kvp_doctor_facts_t *facts)
     for (size_t i = 0; i < KVP_DOCTOR_TRANSPORTS; i++)
         if (may_use(facts, i))
             snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", *list ? "," : "", names[i]);
-    /* Where what was asked for does not work, the pool is looked at all the same. */
+    /* If no configured transport works, the pool is read over tcp, so that its nodes are still shown. */
     facts->pool_err = open_by(common, *list != '\0' ? list : "tcp", facts->pool_why, sizeof facts->pool_why, &pool);
     facts->open_ns = kvp_now_ns() - began_ns;
     if (facts->pool_err != KVPOOL_OK) return;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * doctor: prints facts, and below them the findings, for people or as one JSON object. */
+ * The verb `doctor`: prints the facts and then the findings, as text or as one JSON object. */
 #include "tools/base/cli.h"
 
 #include "tools/base/opts.h"
@@ -18,9 +18,10 @@ typedef struct {
     size_t findings_n;
 } doctor_t;
 
-/* ---- for people */
+/* ---- output as text */
 
-/* What comes from nodes and from the kernel must not move the cursor. */
+/* Escapes control characters in a text from a node or the kernel, so that the text cannot move the terminal's
+ * cursor. */
 static const char *
 quote_text(const char *text, char dst[SHOWN_MAX])
 {
@@ -130,7 +131,7 @@ print_text(const doctor_t *d)
     say_findings(d);
 }
 
-/* ---- for scripts */
+/* ---- output as JSON */
 static void
 add_text(struct json_object *to, const char *key, const char *value)
 {
@@ -167,7 +168,7 @@ add_member(struct json_object *list)
     return it;
 }
 
-/* No limit is no number: null. */
+/* Adds a limit to the object; "no limit" is written as null. */
 static void
 add_limit(struct json_object *to, const char *key, uint64_t limit)
 {
@@ -287,7 +288,7 @@ print_json(const doctor_t *d, bool is_healthy)
     kvp_json_line(to, stdout);
 }
 
-/* ---- the verb */
+/* ---- the order of the steps of the verb */
 static bool
 is_healthy(const doctor_t *d)
 {

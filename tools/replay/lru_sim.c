@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A hash table with chains over an array of nodes, and the nodes in order of use on a list. Everything is allocated
- * once: evicting reuses the node.
- */
+ * See lru_sim.h. A hash table with chains, whose nodes are in one array and on a list in order of use. All memory
+ * is allocated once: an eviction reuses its node. */
 #include "tools/replay/lru_sim.h"
 
 #include "common/list.h"
@@ -9,8 +8,8 @@
 #include <stdlib.h>
 
 typedef struct lru_node {
-    kvp_list_t by_use; /* oldest first */
-    struct lru_node *next; /* in the bucket */
+    kvp_list_t by_use; /* element of the list in order of use, the oldest first */
+    struct lru_node *next; /* next node in the chain of the hash bucket */
     uint64_t id;
 } lru_node_t;
 
@@ -18,9 +17,9 @@ struct kvp_lru_sim {
     kvp_list_t by_use;
     lru_node_t *nodes;
     lru_node_t **buckets;
-    uint32_t used; /* nodes */
+    uint32_t used; /* number of cache nodes in use */
     uint32_t capacity;
-    uint32_t mask; /* buckets - 1 */
+    uint32_t mask; /* number of hash buckets - 1 */
 };
 
 kvp_err_t
@@ -54,7 +53,7 @@ kvp_lru_sim_destroy(kvp_lru_sim_t *sim)
     free(sim);
 }
 
-/* link_of returns the pointer that leads to the id's node, or to the end of its chain. */
+/* link_of returns the pointer that points to the id's node, or the pointer at the end of its chain. */
 static lru_node_t **
 link_of(const kvp_lru_sim_t *sim, uint64_t id)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Clients take requests in order from one counter; with one client the pool sees exactly the trace's order. A client's
- * memory holds one batch; a longer request moves in several.
- */
+ * See play.h. Clients take requests in order from one counter; with one client the pool sees exactly the trace's
+ * order. A client's memory holds one batch of blocks; a longer request is moved in several batches. */
 #include "tools/replay/play.h"
 
 #include "tools/base/cli.h"
@@ -22,19 +21,19 @@
 #define KEY_CAP 136
 #define PROGRESS_MS 200
 
-/* As long, and as alike, as the keys that engines' connectors make. */
+/* Format of keys: as long and as similar to one another as the keys of engines' connectors. */
 #define KEY_FORMAT "deepseek-ai/DeepSeek-V3.1@tp_rank:0@pcp0@dcp0@pp_rank:0@group:0@%016llx%032d%016llx"
 
 typedef struct {
     const kvp_replay_conf_t *conf;
-    _Atomic size_t next; /* request */
+    _Atomic size_t next; /* index of the next request that a client takes */
     _Atomic size_t done;
-    _Atomic uint64_t blocks; /* of the started requests */
+    _Atomic uint64_t blocks; /* number of blocks in the started requests */
     uint64_t begun_ns;
-    _Atomic int error; /* the first error that stops the run */
+    _Atomic int error; /* the first error that stops the run; KVPOOL_OK = none */
     pthread_mutex_t lock;
-    pthread_cond_t ended; /* with lock, by CLOCK_MONOTONIC */
-    uint32_t running; /* guarded by lock */
+    pthread_cond_t ended; /* signalled when a client has ended; used with lock, on CLOCK_MONOTONIC */
+    uint32_t running; /* number of running clients; guarded by lock */
 } run_t;
 
 typedef struct {
@@ -42,13 +41,13 @@ typedef struct {
     kvpool_t *pool;
     pthread_t thread;
     bool is_started;
-    uint8_t *memory; /* registered; batch_n blocks */
+    uint8_t *memory; /* registered memory of the client, for batch_n blocks */
     size_t memory_bytes;
     size_t batch_n;
     size_t stride;
-    char (*texts)[KEY_CAP]; /* of the request at hand, as keys below */
+    char (*texts)[KEY_CAP]; /* texts of the current request's keys */
     kvpool_key_t *keys;
-    kvpool_item_t *items; /* of the batch at hand, as iov and results below */
+    kvpool_item_t *items; /* items of the current batch; iov and results belong to it, too */
     kvpool_iov_t *iov;
     int *results;
     kvp_replay_result_t result;
@@ -61,7 +60,7 @@ stop_run(run_t *run, int err)
     atomic_compare_exchange_strong(&run->error, &none, err);
 }
 
-/* ---- one request ---- */
+/* ---- one request: look up, get, put ---- */
 
 static void
 make_keys(client_t *c, const uint64_t *ids, size_t n)
@@ -101,7 +100,8 @@ judge_get(client_t *c, const uint64_t *ids, size_t n)
         r->wrong_blocks += wrong > 0;
         r->hits += wrong == 0;
         r->get_bytes += block_bytes;
-        /* The same block may come to the same place again: what a get does not write must not look right. */
+        /* The same block may be read to this place again, so the place is poisoned: bytes that a get does not
+         * write must not look right. */
         kvp_pattern_poison(block, block_bytes);
     }
 }
@@ -186,7 +186,7 @@ play_request(client_t *c, const kvp_request_t *request)
     return err != KVPOOL_OK ? err : released;
 }
 
-/* Waits until the request's turn has come, at the rate that was asked for. */
+/* Waits until the request's turn at the configured rate. */
 static void
 wait_turn(run_t *run, const kvp_request_t *request)
 {
@@ -198,9 +198,9 @@ wait_turn(run_t *run, const kvp_request_t *request)
     nanosleep(&left, NULL);
 }
 
-/* ---- a client ---- */
+/* ---- one client ---- */
 
-/* longest_of returns the blocks of the longest request. */
+/* longest_of returns the number of blocks in the longest request. */
 static size_t
 longest_of(const kvp_workload_t *workload)
 {
@@ -243,8 +243,8 @@ client_init(client_t *c, run_t *run)
     kvp_hist_init(&c->result.put);
 }
 
-/* count_moved reads the handle's traffic and transports: a put does not report whether the block
- * existed before. */
+/* count_moved reads the traffic of the handle's transports. This shows how many blocks were new, because a put
+ * does not report whether the block existed before. */
 static void
 count_moved(client_t *c)
 {
@@ -292,7 +292,7 @@ client_main(void *arg)
     return NULL;
 }
 
-/* ---- all requests ---- */
+/* ---- the run of all clients ---- */
 
 static void
 add_result(kvp_replay_result_t *sum, const kvp_replay_result_t *r)
@@ -316,7 +316,7 @@ add_result(kvp_replay_result_t *sum, const kvp_replay_result_t *r)
     sum->lookup_ns += r->lookup_ns;
     if (sum->first_get_error == KVPOOL_OK) sum->first_get_error = r->first_get_error;
     if (sum->first_put_error == KVPOOL_OK) sum->first_put_error = r->first_put_error;
-    /* Every client has the same transports in the same order. */
+    /* All clients have the same transports in the same order. */
     sum->paths_n = kvp_max_u64(sum->paths_n, r->paths_n);
     for (size_t i = 0; i < r->paths_n; i++) {
         memcpy(sum->paths[i].name, r->paths[i].name, sizeof(r->paths[i].name));
@@ -359,7 +359,7 @@ start_client(client_t *c)
     return c->is_started ? KVPOOL_OK : KVPOOL_NOMEM;
 }
 
-/* watch lets the caller show how far the run is until all clients are done. */
+/* watch_run calls the progress function until all clients have ended. */
 static void
 watch_run(run_t *run)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lines are read one at a time into a bounded buffer, so that memory follows the requests, not the
- * file. */
+ * See trace.h. Lines are read one at a time into a bounded buffer, so that memory depends on the number of
+ * requests, not on the file's size. */
 #include "tools/replay/trace.h"
 
 #include "common/buf.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TOKENS_MAX (1ull << 40) /* any number above is nonsense, also as a timestamp in ms */
+#define TOKENS_MAX (1ull << 40) /* largest accepted number; also the limit of a timestamp in ms */
 #define JSON_DEPTH 4
 
 typedef struct {
@@ -21,7 +21,7 @@ typedef struct {
     size_t line_no;
     kvp_buf_t line;
     struct json_tokener *tokener;
-    uint64_t *ids; /* of the line at hand; KVP_REQUEST_BLOCKS_MAX */
+    uint64_t *ids; /* ids of the current line; room for KVP_REQUEST_BLOCKS_MAX */
     char *why;
 } reader_t;
 
@@ -38,7 +38,7 @@ is_blank(uint8_t c)
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* next_line reads one line without its end and surrounding blanks. *is_end_out: no more lines. */
+/* next_line reads one line, without its newline and surrounding blanks. *is_end_out: there are no more lines. */
 static kvp_err_t
 next_line(reader_t *r, bool *is_end_out)
 {
@@ -62,7 +62,7 @@ next_line(reader_t *r, bool *is_end_out)
     return KVP_SYS;
 }
 
-/* number_of reads a member that must be a number of at least 0. */
+/* number_of reads a member that must be a number of at least 0. Returns false otherwise. */
 static bool
 number_of(struct json_object *request, const char *name, uint64_t *value_out)
 {
@@ -106,7 +106,7 @@ grow_array(void **array, size_t *cap, size_t used, size_t n, size_t size)
     return KVP_OK;
 }
 
-/* add_request appends a request with ids_n ids, copied. LIMIT, NOMEM: the workload stays as it was then. */
+/* add_request appends a request and copies its ids_n ids. After LIMIT or NOMEM the workload is unchanged. */
 static kvp_err_t
 add_request(kvp_workload_t *workload, const kvp_request_t *request, const uint64_t *ids)
 {
@@ -151,11 +151,12 @@ take_line(const reader_t *r, kvp_workload_t *workload)
     json_tokener_reset(r->tokener);
     struct json_object *object = json_tokener_parse_ex(r->tokener, (const char *)r->line.data, (int)r->line.len);
     enum json_tokener_error problem = json_tokener_get_error(r->tokener);
-    /* A number is only over when something follows: no object ends so, hence "continue" means a cut line. */
+    /* json_tokener_continue means that more input is needed. A complete object never needs more, so the line was
+     * cut. */
     if (object == NULL)
         return reject_line(r,
                            problem == json_tokener_continue ? "ends in the middle" : json_tokener_error_desc(problem));
-    /* Without the strict flag the tokener stops after the object and leaves the rest to us. */
+    /* Without the strict flag the parser stops after the object, so a rest of the line is checked here. */
     kvp_err_t err = json_tokener_get_parse_end(r->tokener) < r->line.len
                         ? reject_line(r, "something follows the object")
                         : take_request(r, object, workload);
@@ -203,7 +204,7 @@ out:
     return err;
 }
 
-/* ---- the loaded workload ---- */
+/* ---- functions on a loaded workload ---- */
 
 void
 kvp_workload_fini(kvp_workload_t *workload)

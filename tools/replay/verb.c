@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * replay: options, the pool that it starts without a named one, and the figures. play.c plays. */
+ * The verb `replay`: options, the pool that it starts if none is named, and the figures. play.c plays the workload. */
 #include "tools/base/cli.h"
 
 #include "tools/base/opts.h"
@@ -23,7 +23,7 @@
 #define NODE_BYTES_MIN (64u << 10)
 #define NODE_BYTES_STEP 4096u
 #define BLOCK_BYTES_MAX (256ull << 20)
-#define LRU_SHARE_MIN 0.997 /* of --policy-check */
+#define LRU_SHARE_MIN 0.997 /* smallest share of the LRU simulation's hits that --policy-check accepts */
 #define BAR_WIDTH 30
 
 typedef struct {
@@ -34,24 +34,24 @@ typedef struct {
     uint64_t block_bytes;
     double capacity;
     uint64_t nodes;
-    uint64_t limit; /* 0 = the whole trace */
+    uint64_t limit; /* most requests to play; 0 = the whole trace */
     uint64_t clients;
     uint64_t rate;
     bool is_policy_check;
     kvp_workload_t workload;
     size_t distinct;
-    int stop_fd; /* readable when the run is to end */
-    kvp_local_pool_t local; /* the pool that this run started; zero = none */
+    int stop_fd; /* a descriptor that is readable after a stop signal */
+    kvp_local_pool_t local; /* the pool that this run has started; all zero = none */
     char master[KVP_HOSTPORT_TEXT_MAX];
-    uint64_t size_bytes; /* of the pool */
+    uint64_t size_bytes; /* size of the pool in bytes */
     uint64_t capacity_blocks;
     uint64_t lru_hits;
-    size_t tenths; /* tenths of the run reported so far */
+    size_t tenths; /* number of tenths of the run that were reported so far */
     bool is_tty;
     kvp_replay_result_t result;
 } replay_t;
 
-/* ---- the workload ---- */
+/* ---- loading the workload ---- */
 
 static int
 load_workload(replay_t *r)
@@ -66,9 +66,10 @@ load_workload(replay_t *r)
     return KVP_EXIT_DONE;
 }
 
-/* ---- the pool ---- */
+/* ---- starting or measuring the pool ---- */
 
-/* Reports faults in options and environment as all verbs do, before the replay. */
+/* Opens and closes the pool once, so that wrong options and variables are reported before the replay, as in all
+ * verbs. */
 static int
 try_open(const replay_t *r)
 {
@@ -78,8 +79,8 @@ try_open(const replay_t *r)
     return code;
 }
 
-/* start_pool starts master and nodes whose segments hold the capacity's blocks and not one more, but for the rounding
- * of a node's memory to pages. */
+/* start_pool starts a master and nodes whose segments have room for exactly the capacity's blocks, except that the
+ * memory of a node is rounded to pages. */
 static int
 start_pool(replay_t *r)
 {
@@ -103,7 +104,7 @@ start_pool(replay_t *r)
     return try_open(r);
 }
 
-/* What SSD tiers hold, in bytes of objects: a ninth of a tier is overhead at most. */
+/* Returns how many bytes of objects fit on the SSD tiers. At most a ninth of a tier is overhead. */
 static uint64_t
 tiers_hold(struct json_object *stat)
 {
@@ -115,7 +116,7 @@ tiers_hold(struct json_object *stat)
     return bytes;
 }
 
-/* measure_pool reads an existing pool's size. */
+/* measure_pool reads the size of an existing pool. */
 static int
 measure_pool(replay_t *r)
 {
@@ -134,13 +135,13 @@ measure_pool(replay_t *r)
     return kvp_cli_complain(r->verb, KVP_EXIT_REFUSED, "the pool has no memory for a block");
 }
 
-/* ---- the run ---- */
+/* ---- the run and the LRU simulation ---- */
 
 static int
 simulate_lru(replay_t *r)
 {
     kvp_lru_sim_t *sim;
-    /* A cache that holds everything behaves like any larger one. */
+    /* A cache with room for all blocks behaves like any larger one. */
     const uint32_t capacity = (uint32_t)kvp_min_u64(r->capacity_blocks, r->distinct);
     kvp_err_t err = kvp_lru_sim_create(capacity, &sim);
     if (err != KVP_OK) return kvp_cli_fail(r->verb, "simulating LRU", err);
@@ -179,7 +180,7 @@ run_clients(replay_t *r)
         .workload = &r->workload,
         .pool = &pool,
         .block_bytes = r->block_bytes,
-        /* In a permanent pool, an earlier run's blocks must not count as hits of this one. */
+        /* In an existing pool the keys get a random salt, so that blocks of an earlier run do not count as hits. */
         .salt = r->local.nodes_n > 0 ? 0 : kvp_random_u64(),
         .clients = (uint32_t)r->clients,
         .rate = r->rate,
@@ -195,7 +196,7 @@ run_clients(replay_t *r)
     return kvp_cli_fail(r->verb, what, err);
 }
 
-/* ---- the figures ---- */
+/* ---- output of the figures ---- */
 
 static double
 ratio_of(double a, double b)
@@ -230,7 +231,7 @@ report_hits(const replay_t *r, kvp_table_t *to)
     kvp_report_count(to, "found_not_granted_blocks", "found, not reserved", r->result.found_not_granted);
 }
 
-/* report_paths names the transports that moved something, and their share: "shm", or "shm 80 %, tcp 20 %". */
+/* report_paths reports the transports that moved bytes, with their shares: "shm", or "shm 80 %, tcp 20 %". */
 static void
 report_paths(const kvp_replay_result_t *s, kvp_table_t *to)
 {
@@ -306,7 +307,7 @@ report_run(const replay_t *r)
     return kvp_cli_flush(r->verb, judge_result(r));
 }
 
-/* ---- the verb ---- */
+/* ---- options and the order of the steps ---- */
 
 static int
 parse_options(replay_t *r, int argc, char **argv)
@@ -336,13 +337,13 @@ replay_trace(replay_t *r)
 {
     r->stop_fd = kvp_stop_catch();
     if (r->stop_fd < 0) return kvp_cli_complain(r->verb, KVP_EXIT_REFUSED, "signals: %s", strerror(errno));
-    /* A pool named in the environment counts as named: --master does not have to repeat it. */
+    /* A pool that is named in the environment is used, as if it were named by --master. */
     int code = r->common.master != NULL ? measure_pool(r) : start_pool(r);
     if (code == KVP_EXIT_DONE) code = simulate_lru(r);
     if (code == KVP_EXIT_DONE) code = run_clients(r);
     const kvp_proc_t *dead = kvp_local_dead(&r->local);
     if (dead != NULL) code = kvp_cli_complain(r->verb, KVP_EXIT_REFUSED, "%s died during the run", dead->name);
-    /* Prints figures also of an aborted run: they show its progress. */
+    /* The figures are printed even if the run was aborted, because they show how far it came. */
     if (r->result.requests > 0) {
         int judged = report_run(r);
         if (code == KVP_EXIT_DONE) code = judged;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * get, exists, ls: read the pool. A value is held in memory whole, bounded by the pool's chunk
- * size. */
+ * The verbs get, exists and ls, which read the pool. A value is held in memory as a whole; its size is at most the
+ * pool's chunk size. */
 #include "tools/verbs/key.h"
 #include "tools/base/opts.h"
 #include "tools/base/json_out.h"
@@ -15,9 +15,9 @@
 #define GET_TRIES 4
 #define LIST_PAGE 1000u
 
-/* ---- get ---- */
+/* ---- the verb get ---- */
 
-/* The first guess saves small values a second message. */
+/* Gets a value of unknown size. The first buffer is large enough for small values, which need only one message then. */
 int
 kvp_cli_fetch(kvpool_t *pool, const void *key, size_t key_len, uint8_t **value_out, size_t *len_out)
 {
@@ -42,7 +42,8 @@ kvp_cli_fetch(kvpool_t *pool, const void *key, size_t key_len, uint8_t **value_o
     return KVPOOL_OK;
 }
 
-/* write_all writes to fd; a close that reports a late write error is an error too. */
+/* write_all writes the value to fd and closes it. An error of close is an error, too, because late write errors
+ * are reported there. */
 static int
 write_all(const kvp_cli_verb_t *verb, int fd, const char *name, const uint8_t *value, size_t len)
 {
@@ -80,13 +81,13 @@ kvp_cli_get(const kvp_cli_verb_t *verb, int argc, char **argv)
         code = kvp_cli_complain(verb, KVP_EXIT_USAGE, "%s: %s", file, strerror(errno));
     else
         code = write_all(verb, fd, file != NULL ? file : "standard output", value, len);
-    /* Standard output belongs to the bytes alone. */
+    /* the message goes to standard error, because standard output contains only the value */
     if (code == KVP_EXIT_DONE) kvp_cli_say_bytes(&common, argv[first], len, stderr);
     free(value);
     return code;
 }
 
-/* ---- exists ---- */
+/* ---- the verb exists ---- */
 
 static int
 say_exists(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, char **keys, const int *found, int n)
@@ -139,12 +140,12 @@ kvp_cli_exists(const kvp_cli_verb_t *verb, int argc, char **argv)
     return code;
 }
 
-/* ---- ls ---- */
+/* ---- the verb ls ---- */
 
 typedef struct {
     bool is_long;
     bool is_json;
-    uint64_t left; /* keys that may still be listed */
+    uint64_t left; /* number of keys that may still be listed */
 } ls_t;
 
 static int
@@ -179,7 +180,7 @@ kvp_cli_ls(const kvp_cli_verb_t *verb, int argc, char **argv)
     int code = kvp_cli_parse(verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &common, &first);
     if (code == KVP_EXIT_GO_ON && argc - first > 1) code = kvp_cli_complain(verb, KVP_EXIT_USAGE, "one prefix only");
     if (code != KVP_EXIT_GO_ON) return code;
-    common.state_only = common.masters_n == 1; /* ask the named master, leading or not */
+    common.state_only = common.masters_n == 1; /* a single named master is asked even if it does not lead */
     code = kvp_cli_open(verb, &common, &pool);
     if (code != KVP_EXIT_DONE) return code;
     const char *prefix = first < argc ? argv[first] : "";

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * snapshot and fsck. snapshot makes the master write its log again from the beginning. fsck checks
- * whether the pool's objects can be read: of a running pool it gets every key once; a stopped
- * pool's log is read by kvpool-master --check.
+ * The verbs snapshot and fsck. snapshot makes the master rewrite its log from the beginning. fsck checks whether the
+ * pool's objects can be read: it gets every key of a running pool once, and runs kvpool-master --check on the log of
+ * a stopped pool.
  *
- * Design notes. The pool changes during the walk, so no fault is reported on one look: an
- * unreadable key is got again, and figures count as wrong only if they differ by more than the
- * changes during the walk. The get itself informs the master of an unreadable key, and the master
- * drops the key if the node agrees: so a key that is missing at the second look counts as well. */
+ * Design notes. The pool changes during the check, so a fault is reported only after a second look: an unreadable
+ * key is got again, and figures count as wrong only if they differ by more than the changes during the check. The
+ * get itself reports an unreadable key to the master, and the master drops the key if the node confirms this. So a
+ * key that is missing at the second look counts as unreadable, too. */
 #include "tools/verbs/key.h"
 #include "tools/base/opts.h"
 #include "tools/base/json_out.h"
@@ -21,9 +21,9 @@
 #include <unistd.h>
 
 #define PAGE_KEYS 256u
-#define NOT_CHECKED 2 /* exit code of fsck: neither clean nor wrong */
+#define NOT_CHECKED 2 /* exit code of fsck if the pool could not be checked */
 
-/* ---- snapshot ---- */
+/* ---- the verb snapshot ---- */
 
 int
 kvp_cli_snapshot(const kvp_cli_verb_t *verb, int argc, char **argv)
@@ -59,7 +59,7 @@ static int
 check_log(const kvp_cli_verb_t *verb, const char *data_dir, bool is_repairing, bool is_json)
 {
     char program[1024];
-    /* All options are given, so that no variable of the environment changes one. */
+    /* All options are given explicitly, so that no environment variable can change one. */
     const char *const argv[] = {"kvpool-master",
                                 "--check",
                                 "--data-dir",
@@ -88,8 +88,8 @@ typedef struct {
     bool is_repairing;
     found_t *page;
     size_t page_n;
-    struct json_object *before, *after; /* the master's figures; NULL = not taken yet */
-    uint64_t listed, bytes; /* of the readable objects */
+    struct json_object *before, *after; /* the master's figures before and after the check; NULL = not read yet */
+    uint64_t listed, bytes; /* number of listed keys; total size of the readable objects */
     uint64_t gone, unreadable, away, removed;
 } walk_t;
 
@@ -119,7 +119,8 @@ read_key(walk_t *w, const found_t *key, size_t *len_out)
     return err;
 }
 
-/* OK whatever is wrong with the key. */
+/* Checks whether the key's object can be read, and counts the result. Returns an error only if the check cannot
+ * continue. */
 static int
 check_key(walk_t *w, const found_t *key)
 {
@@ -156,7 +157,7 @@ walk_keys(walk_t *w)
     return err == KVPOOL_OK ? kvp_json_stat(w->pool, &w->after) : err;
 }
 
-/* ---- the master's figures ---- */
+/* ---- comparison with the master's figures ---- */
 
 static uint64_t
 of_tenant(struct json_object *stat, const char *name)
@@ -164,7 +165,7 @@ of_tenant(struct json_object *stat, const char *name)
     return kvp_json_find_u64(json_object_array_get_idx(kvp_json_get(stat, "tenants"), 0), name);
 }
 
-/* Then some objects may not be listed. */
+/* Returns whether a segment is missing; objects on it may not be listed. */
 static bool
 is_any_away(struct json_object *stat)
 {
@@ -183,7 +184,8 @@ count_changes(const walk_t *w)
     return n;
 }
 
-/* Whether its figures can be true of what was seen. Members of groups may be hidden. */
+/* Returns whether the master's figures are consistent with the listed objects. Members of incomplete groups are
+ * not listed. */
 static bool
 do_figures_agree(const walk_t *w)
 {
@@ -221,7 +223,7 @@ check_pool(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, bool is_repairi
 {
     walk_t w = {.verb = verb, .common = common, .is_repairing = is_repairing};
     const uint64_t began_ns = kvp_now_ns();
-    common->locations = UINT32_MAX; /* the master is asked for each */
+    common->locations = UINT32_MAX; /* no cached locations, so that the master is asked for each key */
     common->verify = is_deep ? KVPOOL_VERIFY_PAYLOAD : KVPOOL_VERIFY_AUTO;
     int code = kvp_cli_open(verb, common, &w.pool);
     if (code != KVP_EXIT_DONE) return code == KVP_EXIT_REFUSED ? NOT_CHECKED : code;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Keys on the command line are texts without NUL; what comes from the pool may be any bytes (cli/base/json_out.c).
- */
+ * See key.h. A key on the command line is a text without NUL. A key from the pool may be any bytes
+ * (tools/base/json_out.c). */
 #include "tools/verbs/key.h"
 
 #include "tools/base/json_out.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * master: orders to the masters of a pool. switch: the leading master gives up its lead to a
- * standby that has all of its log. */
+ * The verb `master`: orders to the masters of a pool. switch: the leading master hands its leadership to a standby
+ * that has the whole log. */
 #include "tools/base/cli.h"
 
 #include "tools/base/opts.h"
@@ -25,7 +25,8 @@ kvp_cli_master(const kvp_cli_verb_t *verb, int argc, char **argv)
     err = kvpool_master_switch(&conf, &switched);
     if (err != KVPOOL_OK) {
         code = kvp_cli_fail_why(verb, &common, "switch", err);
-        return err == KVPOOL_DEADLINE ? KVP_EXIT_UNREACHABLE : code; /* the leader stepped down, and no master leads */
+        /* the leader has stepped down, and no other master has taken over in time */
+        return err == KVPOOL_DEADLINE ? KVP_EXIT_UNREACHABLE : code;
     }
     kvp_table_t *report = kvp_report_create();
     kvp_report_text(report, "from", "led before", switched.from);

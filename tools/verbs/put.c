@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * put: one value from standard input or a file. It is held in memory whole, bounded by the pool's chunk size.
- */
+ * The verb put: stores one value from standard input or a file. The value is held in memory as a whole; its size
+ * is at most the pool's chunk size. */
 #include "tools/verbs/key.h"
 #include "tools/base/opts.h"
 #include "tools/base/json_out.h"
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define VALUE_FIRST_BYTES (64u << 10)
-#define VALUE_MAX_DEFAULT (256ull << 20) /* without a segment that states its chunk size */
+#define VALUE_MAX_DEFAULT (256ull << 20) /* largest value if no segment reports its chunk size */
 #define REPLICAS_MAX 8u
 #define MEMBERS_MAX 4096u
 
@@ -26,13 +26,13 @@ typedef struct {
     bool is_upsert;
     bool waits;
 
-    kvpool_group_t group; /* of group_text */
+    kvpool_group_t group; /* the group that was parsed from group_text */
     kvpool_opts_t opts;
 } put_t;
 
-/* ---- options ---- */
+/* ---- parsing of options ---- */
 
-/* read_group reads NAME/MEMBERS/NUMBER from its end: the name may have slashes of its own. The name is borrowed. */
+/* read_group parses NAME/MEMBERS/NUMBER from the end, because the name may contain slashes. The name is borrowed. */
 static kvp_err_t
 read_group(const char *text, kvpool_group_t *group_out)
 {
@@ -63,7 +63,7 @@ read_pin(const char *text, uint32_t *flag_out)
     return KVP_OK;
 }
 
-/* make_opts makes the library's options from the command line. */
+/* make_opts converts the command line to the library's options. */
 static int
 make_opts(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, put_t *put)
 {
@@ -83,7 +83,7 @@ make_opts(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, put_t *put)
     return KVP_EXIT_GO_ON;
 }
 
-/* ---- the value ---- */
+/* ---- reading and storing the value ---- */
 
 static uint64_t
 value_max(kvpool_t *pool)
@@ -95,7 +95,7 @@ value_max(kvpool_t *pool)
     return chunk > 0 ? chunk : VALUE_MAX_DEFAULT;
 }
 
-/* read_all reads fd to its end. TOO_LARGE over max, SYS with errno set. The caller frees
+/* read_all reads fd to its end. TOO_LARGE if there are more than max bytes, SYS with errno set. The caller frees
  * *value_out. */
 static int
 read_all(int fd, uint64_t max, uint8_t **value_out, size_t *len_out)
@@ -121,7 +121,7 @@ read_all(int fd, uint64_t max, uint8_t **value_out, size_t *len_out)
     return KVPOOL_OK;
 }
 
-/* store puts the value as a batch of one, since only a batch knows groups. */
+/* store_value puts the value as a batch of one, because only the batch call supports groups. */
 static int
 store_value(kvpool_t *pool, const put_t *put, const char *key, uint8_t *value, size_t len)
 {
@@ -137,14 +137,14 @@ store_value(kvpool_t *pool, const put_t *put, const char *key, uint8_t *value, s
     return err != KVPOOL_OK ? err : undone;
 }
 
-/* say_put prints the key's present value: this value of len bytes, or an earlier one. */
+/* say_put prints whether this value was stored, or the key already had a value, and the size of the present value. */
 static int
 say_put(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, kvpool_t *pool, const char *key, size_t len,
         bool is_already)
 {
     char quoted[KVP_CLI_QUOTED_MAX], size[32] = "";
     const kvpool_opts_t opts = kvp_cli_call_opts(common, 0);
-    /* The value from before may have been evicted or removed since. */
+    /* An earlier value may have been evicted or removed since the put, so its size may be unknown. */
     const bool has_size = !is_already || kvpool_size(pool, key, strlen(key), &len, &opts) == KVPOOL_OK;
     if (common->is_json) {
         struct json_object *line = json_object_new_object();
@@ -179,7 +179,7 @@ put_from(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, kvpool_t *pool, c
     return say_put(verb, common, pool, key, len, err == KVPOOL_ALREADY);
 }
 
-/* ---- the verb ---- */
+/* ---- the verb put ---- */
 
 int
 kvp_cli_put(const kvp_cli_verb_t *verb, int argc, char **argv)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * rm and bump: verbs that make keys unfindable. */
+ * The verbs rm and bump, after which keys cannot be found. */
 #include "tools/verbs/key.h"
 #include "tools/base/opts.h"
 #include "tools/base/json_out.h"
@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* ---- rm ---- */
+/* ---- the verb rm ---- */
 
 static int
 rm_keys(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t *pool, const kvpool_opts_t *opts,
@@ -29,7 +29,7 @@ rm_keys(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t *po
     return kvp_cli_flush(verb, code);
 }
 
-/* regex NULL: every key. */
+/* Removes all keys that match the regex; NULL = every key. */
 static int
 rm_many(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t *pool, const kvpool_opts_t *opts,
         const char *regex)
@@ -75,7 +75,7 @@ kvp_cli_rm(const kvp_cli_verb_t *verb, int argc, char **argv)
     return code;
 }
 
-/* ---- bump ---- */
+/* ---- the verb bump ---- */
 
 int
 kvp_cli_bump(const kvp_cli_verb_t *verb, int argc, char **argv)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * stat: a screen with the pool's state; --all prints every figure of the library's JSON, and --json
- * this JSON itself. The layout of --all follows the JSON's shape, not a list of names: an object is
- * a section, an array of objects a table. */
+ * The verb stat: a screen with the pool's state. --all prints every figure of the library's JSON, and --json
+ * prints this JSON itself. The layout of --all follows the shape of the JSON: an object becomes a section, an
+ * array of objects becomes a table. */
 #include "tools/base/cli.h"
 
 #include "tools/base/http.h"
@@ -32,7 +32,7 @@ cell_text(const char *name, struct json_object *value, char dst[CELL_MAX])
         snprintf(dst, CELL_MAX, "%s", kvp_format_bytes(json_object_get_uint64(value), bytes));
     else if (value == NULL)
         snprintf(dst, CELL_MAX, "-");
-    else /* names come from nodes: nothing in them may move the cursor */
+    else /* a text from a node is escaped, so that it cannot move the terminal's cursor */
         kvp_cli_quote(json_object_get_string(value), strlen(json_object_get_string(value)), dst, CELL_MAX);
     return dst;
 }
@@ -44,7 +44,7 @@ is_table(struct json_object *value)
            json_object_is_type(json_object_array_get_idx(value, 0), json_type_object);
 }
 
-/* columns takes the names of the first row's scalars: the rows of one array are alike. */
+/* column_names takes the names of the scalars in the first row, because all rows of an array have the same members. */
 static size_t
 column_names(struct json_object *first, const char *names[COLUMNS_MAX])
 {
@@ -58,7 +58,7 @@ column_names(struct json_object *first, const char *names[COLUMNS_MAX])
     return n;
 }
 
-/* An empty line sets a section apart from the one before. */
+/* Prints a title, with an empty line before it unless it is the first one. */
 static void
 print_title(const char *title, bool *is_first)
 {
@@ -143,7 +143,7 @@ print_hits(struct json_object *counters)
     putchar('\n');
 }
 
-/* Prints a line about a fault; the first line begins with "wrong". */
+/* Prints a line about a fault; the first such line begins with "wrong". */
 static void __attribute__((format(printf, 2, 3))) print_wrong(size_t *lines, const char *fmt, ...)
 {
     va_list args;
@@ -161,14 +161,14 @@ print_wrong_of_node(size_t *lines, struct json_object *segment, bool is_standby)
     char name[CELL_MAX];
     const char *state = kvp_json_get_text(segment, "state"), *node = kvp_json_get_text(segment, "node");
     kvp_cli_quote(node, strlen(node), name, sizeof name);
-    if (strcmp(state, "lost") == 0) return; /* the master has reported it */
+    if (strcmp(state, "lost") == 0) return; /* the master's own list of faults contains lost nodes */
     if (strcmp(state, "up") != 0)
         print_wrong(lines, "node %s is %s: it takes no new objects", name, state);
-    else if (!is_standby && strcmp(kvp_json_get_text(segment, "transport"), "none") == 0) /* nodes are not tried then */
+    else if (!is_standby && strcmp(kvp_json_get_text(segment, "transport"), "none") == 0) /* a standby tries no nodes */
         print_wrong(lines, "no transport leads from here to node %s: kvpool doctor says why", name);
 }
 
-/* print_wrong_of_pool prints the master's causes of a degraded pool. */
+/* print_wrong_of_pool prints the causes of a degraded pool that the master reports. */
 static void
 print_wrong_of_pool(size_t *lines, struct json_object *why)
 {
@@ -218,7 +218,7 @@ print_what_is_wrong(struct json_object *pool, struct json_object *segments)
     if (lines == 0) print_wrong(&lines, "nothing");
 }
 
-/* print_some_columns prints those columns of the rows as a table; nothing where there are no rows. */
+/* print_some_columns prints the named columns of the rows as a table; nothing if there are no rows. */
 static void
 print_some_columns(const char *title, struct json_object *from, const char *const *names, size_t n)
 {
@@ -235,7 +235,7 @@ print_some_columns(const char *title, struct json_object *from, const char *cons
     json_object_put(rows);
 }
 
-/* A master without etcd has no id, and is the only one. */
+/* Returns whether masters are elected through etcd. A master without etcd has no id, and is the only one. */
 static bool
 is_elected(struct json_object *masters)
 {
@@ -288,8 +288,8 @@ print_stat(struct json_object *stat, const kvp_cli_common_t *common, bool wants_
     json_object_put(stat);
 }
 
-/* ---- of a conductor */
-/* Makes a publisher's row; the pools' figures for it follow. */
+/* ---- the state of a conductor */
+/* Returns a table row for a publisher, with the sums over its joins with pools. */
 static struct json_object *
 publisher_row(struct json_object *service)
 {
@@ -340,7 +340,7 @@ stat_conductor(const kvp_cli_verb_t *verb, const char *at, kvp_cli_common_t *com
         return kvp_cli_complain(verb, KVP_EXIT_UNREACHABLE, "%s (UNREACHABLE)", common->detail);
     }
     if (common->is_json) {
-        kvp_json_line(services, stdout); /* gives it back */
+        kvp_json_line(services, stdout); /* kvp_json_line releases the JSON object */
     } else {
         print_publishers(services);
         json_object_put(services);
@@ -365,7 +365,7 @@ kvp_cli_stat(const kvp_cli_verb_t *verb, int argc, char **argv)
     int code = kvp_cli_parse(verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &common, &first);
     if (code != KVP_EXIT_GO_ON) return code;
     if (is_conductor) return stat_conductor(verb, conductor_http, &common);
-    common.state_only = common.masters_n == 1; /* ask the named master, leading or not */
+    common.state_only = common.masters_n == 1; /* a single named master is asked even if it does not lead */
     code = kvp_cli_open(verb, &common, &pool);
     if (code != KVP_EXIT_DONE) return code;
     int err = kvp_json_stat(pool, &stat);

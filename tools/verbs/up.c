@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * up: a whole pool on this host, in the foreground. SIGINT, SIGTERM and SIGHUP stop it, and so does
- * the death of a part. */
+ * The verb up: runs a whole pool on this host in the foreground. SIGINT, SIGTERM, SIGHUP, or the death of any of
+ * its processes stops the pool. */
 #include "tools/base/cli.h"
 
 #include "tools/base/http.h"
@@ -47,7 +47,7 @@ say_ready(const kvp_local_pool_t *local, const kvp_local_conf_t *conf, bool is_j
     printf("interrupt to stop\n");
 }
 
-/* It follows the master, and knows no engine yet. */
+/* Starts a conductor and registers the master's events with it. No engine is registered yet. */
 static int
 start_conductor(const kvp_cli_verb_t *verb, kvp_local_pool_t *local, const char *http, const char *log_level)
 {
@@ -67,7 +67,7 @@ start_conductor(const kvp_cli_verb_t *verb, kvp_local_pool_t *local, const char 
     return kvp_cli_complain(verb, KVP_EXIT_REFUSED, "the conductor does not follow the master: %s", kvp_err_name(err));
 }
 
-/* wait_for_end sleeps until a signal or the death of a child. */
+/* wait_for_end sleeps until a stop signal or the death of a child. */
 static int
 wait_for_end(const kvp_cli_verb_t *verb, const kvp_local_pool_t *local, int signal_fd)
 {
