@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Measures the payload share of a full pool: churn (bench/churn.h defines a step) with blocks of
- * one size, of three sizes, and of any length. One JSON line a mix. `alloc_bench [STEPS [MIX
- * ...]]`, by default 1000000 steps of each mix. A number of bytes in place of a mix's name means
- * blocks of that size. */
+ * Measures the payload share of a full pool: churn (bench/churn.h defines a step) with blocks of one size, of three
+ * sizes, and of any length. One JSON line a mix. `alloc_bench [STEPS [MIX ...]]`, by default 1000000 steps of each
+ * mix. A number of bytes in place of a mix's name means blocks of that size. */
 #include "bench/churn.h"
 
 #include <stdio.h>

@@ -290,8 +290,7 @@ churn_close(churn_t *c)
     free(c);
 }
 
-/* Descriptors and key cells are two areas, each used from its beginning; untouched pages cost
- * nothing. */
+/* Descriptors and key cells are two areas, each used from its beginning; untouched pages cost nothing. */
 static uint64_t
 metadata_bytes(const churn_t *c)
 {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A full pool under churn: the real core of the master, one client that puts, uses and removes, and
- * one node that answers every RETIRE at once. No bytes move; the benchmark measures where the
- * master places objects and which objects it evicts for them. For bench/alloc_bench.c and its test.
- * One thread; a broken invariant panics. */
+ * A full pool under churn: the real core of the master, one client that puts, uses and removes, and one node that
+ * answers every RETIRE at once. No bytes move; the benchmark measures where the master places objects and which
+ * objects it evicts for them. For bench/alloc_bench.c and its test. One thread; a broken invariant panics. */
 #ifndef KVP_BENCH_CHURN_H
 #define KVP_BENCH_CHURN_H
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Both ends of what bench/proxy measures, over HTTP on loopback.
  *
- *   http_load serve [GAP_MS]              a stand-in for an engine: prints its port, serves until its input ends. A body with "do_remote_decode":true is a prefill, one with
- *                                         "stream":true a stream of CHUNKS chunks, GAP_MS apart
- *   http_load pace PORT RATE SECONDS      that many requests a second, on connections that are kept; prints the median and the 99th percentile of their times in microseconds
- *   http_load streams PORT N ROUNDS       N streams at once, again and again; prints how many were not what was sent */
+ *   http_load serve [GAP_MS]              a stand-in for an engine: prints its port, serves until its input ends. A
+ * body with "do_remote_decode":true is a prefill, one with "stream":true a stream of CHUNKS chunks, GAP_MS apart
+ *   http_load pace PORT RATE SECONDS      that many requests a second, on connections that are kept; prints the median
+ * and the 99th percentile of their times in microseconds http_load streams PORT N ROUNDS       N streams at once, again
+ * and again; prints how many were not what was sent */
 #include "common/base.h"
 #include "common/clock.h"
 #include "common/log.h"
@@ -310,8 +311,7 @@ take_time(connection_t *c, size_t len)
     if (times_n + missed == times_max) uv_stop(loop);
 }
 
-/* Sends the requests that are due. A request without a free connection is counted and dropped, not
- * sent later. */
+/* Sends the requests that are due. A request without a free connection is counted and dropped, not sent later. */
 static void
 on_pace(uv_timer_t *timer)
 {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The conductor's index by itself, in this process: its rates of events and look-ups and its
- * memory, beside the rate of random memory reads of this machine. `index_bench [BLOCKS]`, by
- * default 10000000. Prints figures and checks no limit. Blocks have 16 tokens, prompts 100 blocks,
- * an event one block. */
+ * The conductor's index by itself, in this process: its rates of events and look-ups and its memory, beside the rate
+ * of random memory reads of this machine. `index_bench [BLOCKS]`, by default 10000000. Prints figures and checks no
+ * limit. Blocks have 16 tokens, prompts 100 blocks, an event one block. */
 #include "common/clock.h"
 #include "common/log.h"
 #include "conductor/events/apply.h"

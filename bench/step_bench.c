@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The longest step of the master's core, in this process, under many changes: puts, evictions,
- * removals, bumps, lost clients and nodes, a report to a master without state. `step_bench [-c] [-r
- * RUNS] [KEYS ...]`, by default 3 runs of 1000000 keys. Exits with 1 if a step took more than 2 ms
- * in every run. With -c, as in the test, the limit is on the records that a step touches, and time
- * has no limit. tests/world surrounds the core; only steps of the core are measured, in processor
- * time of the thread, so other programs do not count. */
+ * The longest step of the master's core, in this process, under many changes: puts, evictions, removals, bumps, lost
+ * clients and nodes, a report to a master without state. `step_bench [-c] [-r RUNS] [KEYS ...]`, by default 3 runs of
+ * 1000000 keys. Exits with 1 if a step took more than 2 ms in every run. With -c, as in the test, the limit is on the
+ * records that a step touches, and time has no limit. tests/world surrounds the core; only steps of the core are
+ * measured, in processor time of the thread, so other programs do not count. */
 #include "tests/world/report.h"
 
 #include "common/clock.h"
@@ -35,9 +34,8 @@ typedef struct {
     uint64_t records_most; /* of any */
 } steps_t;
 
-/* The steps after one input are the same in every run. So the least time of a step over several
- * runs is the step's own time; the rest of a run's time is the machine's. Shared by the processes
- * of the runs. */
+/* The steps after one input are the same in every run. So the least time of a step over several runs is the step's
+ * own time; the rest of a run's time is the machine's. Shared by the processes of the runs. */
 #define TRACE_STEPS (1u << 23)
 typedef struct {
     uint64_t n; /* steps of a run */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A node's SSD tier by itself: `tier_bench DIR SIZE` creates a tier, fills it to five eighths with
- * objects of 1 MiB and of 64 KiB, prints "ready", and then for each line of input runs one round
- * and prints "bytes-a-second mean-us":
+ * A node's SSD tier by itself: `tier_bench DIR SIZE` creates a tier, fills it to five eighths with objects of 1 MiB
+ * and of 64 KiB, prints "ready", and then for each line of input runs one round and prints "bytes-a-second mean-us":
  *
  *     read BYTES DEPTH MS     whole objects of that length, at random
  *     write DEPTH MS          objects of 1 MiB; the oldest pages are dropped without keeping an object

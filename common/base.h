@@ -26,8 +26,7 @@ enum {
 #define kvp_container_of(ptr, type, member) ((type *)(((char *)(ptr)) - offsetof(type, member)))
 #define KVP_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
 
-/* kvp_ignore drops an error on purpose. The second argument is a text with the reason why this is right; it has no
- * effect. */
+/* kvp_ignore drops an error on purpose. The second argument is a text: the reason why this is right. */
 #define kvp_ignore(err, why)                                                                                           \
     do {                                                                                                               \
         kvp_err_t kvp_ignored = (err); /* a cast to void would not silence warn_unused_result */                       \

@@ -12,8 +12,7 @@
 
 #include <string.h>
 
-/* Converts our type to libxxhash's state. kvp_sum_state_t is never defined; it only keeps xxhash.h out of the
- * header. */
+/* Converts our type to libxxhash's state. kvp_sum_state_t is never defined: it hides xxhash.h. */
 static XXH3_state_t *
 xxh_of(kvp_sum_state_t *state)
 {

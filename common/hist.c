@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Log-linear histogram. Values below 64 have a bucket each; above, a power of two is cut in 64 buckets, so that a
- * bucket is never wider than 1/64 of its lower bound.
- */
+ * bucket is never wider than 1/64 of its lower bound. */
 #include "common/hist.h"
 
 #include <math.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A set of ids for ids that are assigned in rising order. It contains all ids below a floor, and ranges above the
- * floor. */
+ * A set of ids for ids that are assigned in rising order. It has all ids below a floor, and ranges above it. */
 #ifndef KVP_COMMON_IDSET_H
 #define KVP_COMMON_IDSET_H
 

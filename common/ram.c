@@ -10,8 +10,7 @@
 #define PATH_BYTES 4096u
 #define LINE_BYTES 8192u
 
-/* File names of one version of control groups, and the lines of memory.stat that count pages which the kernel can
- * reclaim. */
+/* File names of one version of control groups, and the lines of memory.stat for pages that the kernel can reclaim. */
 typedef struct {
     const char *limits[2]; /* names of the files with memory limits; the lower limit counts */
     const char *used;

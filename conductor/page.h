@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The page at /: conductor/page.html, as embed.py makes it part of the program.
- */
+ * The page at /: conductor/page.html, as embed.py makes it part of the program. */
 #ifndef KVP_CONDUCTOR_PAGE_H
 #define KVP_CONDUCTOR_PAGE_H
 

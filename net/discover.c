@@ -143,8 +143,7 @@ write_question(kvp_discover_t *d, const char *cluster)
 }
 
 /* ---- the answer of etcd */
-/* Decodes base64 until the first other character; cuts values that are too long. Returns the end of the decoded
- * text. */
+/* Decodes base64 until the first other character; cuts longer values. Returns the end of the decoded text. */
 static const char *
 decode_base64(const char *at, const char *end, char out[VALUE_MAX + 1])
 {

@@ -24,8 +24,8 @@ void kvp_discover_rest(kvp_discover_t *d);
 /* kvp_discover_is_unknown returns true if no member's name resolves or has ever resolved. */
 bool kvp_discover_is_unknown(const kvp_discover_t *d);
 
-/* kvp_discover_why returns the reason why no masters are known, or "" if masters are known. Borrowed until the next
- * step. */
+/* kvp_discover_why returns the reason why no masters are known, or "" if masters are known. Valid until the next step.
+ */
 const char *kvp_discover_why(const kvp_discover_t *d);
 
 #endif

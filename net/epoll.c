@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- */
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "net/epoll.h"
 
 #include "net/wake.h"

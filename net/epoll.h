@@ -21,8 +21,7 @@ typedef struct {
 
 #define KVP_EPOLL_EMPTY ((kvp_epoll_t){.epoll_fd = -1, .wake_fd = -1})
 
-/* kvp_epoll_open creates the set; on SYS errno is set. kvp_epoll_close may be called for an empty or half-open
- * set. */
+/* kvp_epoll_open creates the set; on SYS errno is set. kvp_epoll_close may be called for an empty or half-open set. */
 kvp_err_t kvp_epoll_open(kvp_epoll_t *e) KVP_MUST_USE;
 void kvp_epoll_close(kvp_epoll_t *e);
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Hello, and questions with one answer. A stranger may listen at the configured address, so no part of an answer is
- * trusted. */
+ * Hello, and questions with one answer. A stranger may listen at the configured address, so no answer is trusted. */
 #include "net/hello.h"
 
 #include "common/waits.h"

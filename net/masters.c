@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
  * - A master has up to two connections: one on which WATCH was sent, and a new one that is being opened and then
- *   replaces the first. The first connection may be dead without a sign, and stays in use until its replacement
- *   works.
- * - All work happens in turns (poll_masters): begin the connections that are due, wait for any of the sockets, read
- *   the arrived answers. A find takes turns until a master leads; a tend is one turn without the wait.
+ *   replaces the first. The first connection may be dead without a sign, and stays in use until its replacement works.
+ * - All work happens in turns (poll_masters): begin the connections that are due, wait for any of the sockets, read the
+ *   arrived answers. A find takes turns until a master leads; a tend is one turn without the wait.
  * - An answer to WATCH is sent once and becomes stale. If its term is not higher than the last known term, the find
  *   forgets the answer and asks the master again. */
 #include "net/masters.h"

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Finds the leader among the configured masters (PROTOCOL "Several masters"). The search has a connection to each
- * master; a master answers when it leads, so a dead, stopped or standby master causes no timeout. With a single
- * master no question is needed: the client connects, and the answer to Hello decides. Used by libkvpool's session and
- * by the node. Any thread may call; one find runs at a time. Instead of masters the list may name members of etcd,
- * which know the masters (net/discover.h): a find asks them at its beginning, and then each second until it finds a
- * leader. */
+ * master; a master answers when it leads, so a dead, stopped or standby master causes no timeout. With a single master
+ * no question is needed: the client connects, and the answer to Hello decides. Used by libkvpool's session and by the
+ * node. Any thread may call; one find runs at a time. Instead of masters the list may name members of etcd, which know
+ * the masters (net/discover.h): a find asks them at its beginning, and then each second until it finds a leader. */
 #ifndef KVP_NET_MASTERS_H
 #define KVP_NET_MASTERS_H
 

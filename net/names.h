@@ -10,8 +10,7 @@
 typedef struct kvp_names kvp_names_t;
 
 kvp_err_t kvp_names_create(kvp_names_t **names_out) KVP_MUST_USE;
-/* kvp_names_destroy does not wait: running look-ups end by themselves. No thread may be in a call. NULL is
- * ignored. */
+/* kvp_names_destroy does not wait: running look-ups end by themselves. No thread may be in a call. NULL is ignored. */
 void kvp_names_destroy(kvp_names_t *names);
 
 /* kvp_names_connect opens a TCP connection: it tries each address of the host in turn, each with its share of the

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Process descriptors (pidfds). A pidfd keeps naming its process when the process id is reused. Any thread may
- * call. */
+ * Process descriptors (pidfds). A pidfd keeps naming its process when the process id is reused. Any thread may call. */
 #ifndef KVP_NET_PIDFD_H
 #define KVP_NET_PIDFD_H
 

@@ -49,8 +49,7 @@ dial_master(kvp_node_t *node, bool is_good)
     kvp_node_dial_want(&node->dial, is_good, node->link.incarnation, &known);
 }
 
-/* lose_link drops the connection and starts to look for a master. why is logged; NULL: the reason is logged
- * already. */
+/* lose_link drops the connection and starts to look for a master. why is logged; NULL: the reason is logged already. */
 static void
 lose_link(kvp_node_t *node, const char *why)
 {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The node's internal types and functions, shared by lifecycle.c and the files of the control thread: loop.c (the
- * loop, memory and its replacement), serve.c (listeners, connections), attach.c (requests of clients, and their
- * processes), link.c (the master), report.c (the report of the memory), tiering.c (the SSD tier), keep.c (the
- * keeper). */
+ * The node's internal types and functions, shared by lifecycle.c and the files of the control thread: loop.c (the loop,
+ * memory and its replacement), serve.c (listeners, connections), attach.c (requests of clients, and their processes),
+ * link.c (the master), report.c (the report of the memory), tiering.c (the SSD tier), keep.c (the keeper). */
 #ifndef KVP_NODE_PRIV_H
 #define KVP_NODE_PRIV_H
 
@@ -246,8 +245,7 @@ typedef struct {
     bool has_hello;
     bool is_writer; /* the client got memory to which it can store without the node's control */
     bool has_rest; /* requests are left that did not fit in the turn */
-    /* the client was refused: its bytes are discarded, and the connection closes after the peer has read the
-     * reason */
+    /* the client was refused: its bytes are discarded, and the connection closes after the peer has read the reason */
     bool is_leaving;
 } kvp_node_conn_t;
 

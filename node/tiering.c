@@ -8,8 +8,7 @@
  * - A device may be switched off, and the master informed of its lost objects, while other steps of an order that
  *   wrote there are under way. So written records are checked again when the order is answered.
  * - A load reads into a buffer first. This thread copies the buffer into the extent, between WRITING and SEALED,
- *   without interruption. So a RETIRE is obeyed before or after the copy, and no byte is stored to a retired extent.
- */
+ *   without interruption. So a RETIRE is obeyed before or after the copy, and no byte is stored to a retired extent. */
 #include "node/priv.h"
 
 #include "node/tier/tier.h"
@@ -140,8 +139,7 @@ answer_done(kvp_node_t *node)
     }
 }
 
-/* Submits the operation of a step. After OK the operation belongs to the tier, which may have set its error
- * already. */
+/* Submits the operation of a step. After OK the operation belongs to the tier, which may have set its error already. */
 static kvp_err_t
 submit_step(kvp_node_t *node, step_t *s, kvp_tier_op_kind_t kind)
 {

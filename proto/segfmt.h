@@ -18,7 +18,8 @@
 #define KVP_DESC_BYTES 128u
 #define KVP_DESC_LINE_BYTES 64u
 #define KVP_KEY_CELL_BYTES 128u
-#define KVP_CHUNK_FILES 2u /* memory files of a chunk; a process may map each file twice: for reading and for writing */
+/* memory files of a chunk; a process may map each file twice: for reading and for writing */
+#define KVP_CHUNK_FILES 2u
 
 /* kvp_extent_align_bytes returns the alignment of an extent of len bytes: 64 below 64 KiB, else 4096. A len that
  * rounds up to 64 KiB counts as 64 KiB. kvp_extent_bytes returns the space that the extent takes: len rounded up to

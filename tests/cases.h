@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Test cases of cmocka that register themselves. TEST(test_name) { ... } defines a case, TEST_WITH
- * a case with a setup and a teardown, either of which may be NULL. TEST_MAIN() at the end of a file
- * runs the file's cases in the order of their lines; TEST_MAIN_WITH has a setup and a teardown of
- * the whole program. Each file that includes this header has cases of its own.
- */
+ * Test cases of cmocka that register themselves. TEST(test_name) { ... } defines a case, TEST_WITH a case with a
+ * setup and a teardown, either of which may be NULL. TEST_MAIN() at the end of a file runs the file's cases in the
+ * order of their lines; TEST_MAIN_WITH has a setup and a teardown of the whole program. Each file that includes this
+ * header has cases of its own. */
 #ifndef KVP_TESTS_CASES_H
 #define KVP_TESTS_CASES_H
 

@@ -19,8 +19,7 @@ void kvp_copy_part(void *dst, const void *src, size_t n, uint64_t whole);
 void kvp_copy_fence(void);
 
 /* The state of a copy in pieces that also computes kvp_sum's checksum in the same pass. The checksum is of the bytes
- * that were stored, even if the source changes during the copy. The caller owns the state; nothing has to be
- * freed. */
+ * that were stored, even if the source changes during the copy. The caller owns the state; nothing has to be freed. */
 typedef struct {
     uint64_t acc[8];
     uint64_t whole;

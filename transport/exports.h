@@ -28,8 +28,7 @@ typedef struct {
 kvp_err_t kvp_exports_init(kvp_exports_t *ex) KVP_MUST_USE;
 void kvp_exports_fini(kvp_exports_t *ex);
 
-/* kvp_exports_add makes a new random key for mr's memory. kvp_exports_del removes a key, and ignores an unknown
- * key. */
+/* kvp_exports_add makes a new random key for mr's memory. kvp_exports_del removes a key, and ignores an unknown key. */
 kvp_err_t kvp_exports_add(kvp_exports_t *ex, const kvp_mr_t *mr, kvp_access_t access, uint64_t *key_out) KVP_MUST_USE;
 void kvp_exports_del(kvp_exports_t *ex, uint64_t key);
 

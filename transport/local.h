@@ -26,8 +26,7 @@ void kvp_words_load(void *dst, const void *shared, size_t n);
  * undefined. */
 void kvp_words_store(void *shared, const void *src, size_t n);
 
-/* kvp_word_publish stores word, after all earlier stores of the caller, if kvp_word_may_become allows: OK or
- * STALE. */
+/* kvp_word_publish stores word, after all earlier stores of the caller, if kvp_word_may_become allows: OK or STALE. */
 kvp_err_t kvp_word_publish(void *shared, uint64_t word) KVP_MUST_USE;
 /* kvp_word_load loads one word with acquire order. */
 uint64_t kvp_word_load(const void *shared);

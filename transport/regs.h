@@ -59,10 +59,9 @@ typedef struct {
 kvp_err_t kvp_regs_keep(kvp_regs_t *regs, kvp_regs_held_t *held, kvp_reg_t *reg) KVP_MUST_USE;
 void kvp_regs_rele_all(kvp_regs_t *regs, kvp_regs_held_t *held);
 
-/* kvp_reg_mem returns the kind and device of a held range's memory; borrowed. kvp_regs_find_mem returns the same for
- * an address in a range that the caller holds; NULL if the memory is host memory or not registered.
- * kvp_regs_have_devices returns whether some range is device memory; it takes no lock, so the answer may be out of
- * date. */
+/* kvp_reg_mem returns the kind and device of a held range's memory; borrowed. kvp_regs_find_mem returns the same for an
+ * address in a range that the caller holds; NULL if the memory is host memory or not registered. kvp_regs_have_devices
+ * returns whether some range is device memory; it takes no lock, so the answer may be out of date. */
 const kvp_devmem_t *kvp_reg_mem(const kvp_reg_t *reg);
 /* kvp_reg_is_gpu_direct returns whether some transport accesses the device memory without a bounce buffer, to read
  * the memory or (is_get) to write it. For writes the device must be able to make arrived bytes visible. */

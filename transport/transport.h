@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * transport.h - moves bytes between registered local memory and a peer's exported memory: one-sided
- * transfers, not a byte stream. The control plane keeps its framed socket (net/framed.h). This
- * header is the contract of every transport and names none of them; transport/all/registry.h lists
- * them.
+ * transport.h - moves bytes between registered local memory and a peer's exported memory: one-sided transfers, not a
+ * byte stream. The control plane keeps its framed socket (net/framed.h). This header is the contract of every
+ * transport and names none of them; transport/all/registry.h lists them.
  *
- * Objects: a transport instance (tp) holds registered memory (mr) and opened remote memory (rseg).
- * Any thread may use these. An endpoint (ep) is a path to one peer; exactly one thread uses it at a
- * time, and this thread drives it: it submits, polls and sleeps on its event fd. Callers with
- * several threads check endpoints out of a pool. */
+ * Objects: a transport instance (tp) holds registered memory (mr) and opened remote memory (rseg). Any thread may use
+ * these. An endpoint (ep) is a path to one peer; exactly one thread uses it at a time, and this thread drives it: it
+ * submits, polls and sleeps on its event fd. Callers with several threads check endpoints out of a pool. */
 #ifndef KVP_TRANSPORT_TRANSPORT_H
 #define KVP_TRANSPORT_TRANSPORT_H
 
@@ -33,7 +31,8 @@
 /* a READ costs as much as its work requests, so a small object is verified by its checksum alone, without a READ of its
  * descriptor */
 #define KVP_TP_SUM_ALONE 0x80u
-#define KVP_TP_SLOW_REG 0x100u /* mr_reg is slow for large memory: call mr_reg from a thread that may block for long */
+/* mr_reg is slow for large memory: call mr_reg from a thread that may block for long */
+#define KVP_TP_SLOW_REG 0x100u
 
 #define KVP_TOKEN_MAX 96u
 
@@ -291,10 +290,9 @@ struct kvp_transport_ops {
     kvp_err_t (*drain)(kvp_ep_t *ep, uint64_t deadline_ns);
 
     /* Progress.
-     * - ep_poll calls done for completed transfers without blocking, and returns their number. An empty slot returns
-     *   0.
-     * - ep_event_fd returns the descriptor on which the caller sleeps. ep_arm is called before each sleep, and
-     *   returns the poll(2) events to wait for. Empty slots return -1 and 0, right where submit is synchronous.
+     * - ep_poll calls done for completed transfers without blocking, and returns their number. An empty slot returns 0.
+     * - ep_event_fd returns the descriptor on which the caller sleeps. ep_arm is called before each sleep, and returns
+     *   the poll(2) events to wait for. Empty slots return -1 and 0, right where submit is synchronous.
      * - ep_is_broken returns whether the endpoint accepts no more transfers. An empty slot returns false.
      * - ep_is_stale is called for an endpoint without transfers. It returns true if the caller should close the
      *   endpoint and attach the peer again, because a device of the endpoint was removed or the peer's keys have

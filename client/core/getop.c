@@ -376,9 +376,8 @@ fill_moves(kvp_getop_t *op)
 }
 
 /* Verifies a read by its checksum alone. A wrong checksum is STALE: most likely the space has another object by now.
- * This can happen with a cached location, and also right after the master's answer, since an upsert waits for no
- * hold. Only the descriptor distinguishes corrupt bytes from reused space; it is read after the master is asked
- * again. */
+ * This can happen with a cached location, and also right after the master's answer, since an upsert waits for no hold.
+ * Only the descriptor distinguishes corrupt bytes from reused space; it is read after the master is asked again. */
 static kvp_err_t
 judge_by_sum(const kvp_getop_item_t *it, const kvp_move_t *mv)
 {

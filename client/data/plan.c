@@ -71,8 +71,7 @@ set_iov(kvp_xfer_t *x, const kvp_iov_t *iov, uint32_t n, uint64_t len)
     x->len = len;
 }
 
-/* Sets a guard on a write: it takes effect only while the descriptor's word says that this client writes the
- * extent. */
+/* Sets a guard on a write: it takes effect only while the descriptor's word says that this client writes the extent. */
 static void
 set_guard(kvp_xfer_t *x, const kvp_chunk_mem_t *mem, const kvp_wire_loc_t *loc)
 {

@@ -9,7 +9,8 @@
 #include "common/clock.h"
 #include "common/parse.h"
 
-#define KVP_HURRY_NS (100 * KVP_NS_PER_MS) /* a failed attempt with less time than this proves nothing about the node */
+/* a failed attempt with less time than this proves nothing about the node */
+#define KVP_HURRY_NS (100 * KVP_NS_PER_MS)
 #define KVP_REFUSED_NS (10 * KVP_NS_PER_S) /* pause before asking again for a chunk that the transport cannot serve */
 #define KVP_SPARE_EPS 8u /* most endpoints to one node if the transport works in the background */
 #define KVP_SYNC_EPS 64u /* most endpoints to one node if the transport copies in the caller's thread (cheap) */

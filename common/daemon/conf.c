@@ -507,8 +507,7 @@ parse_defaults(kvp_conf_t *conf, void *settings)
     return KVP_OK;
 }
 
-/* run_info handles the flags that print something and end the program with success. Returns false for any other
- * flag. */
+/* run_info handles the flags that print something and end the program with success. Returns false for other flags. */
 static bool
 run_info(const kvp_conf_t *conf, const char *arg)
 {

@@ -88,8 +88,7 @@ int kvp_conf_parse(kvp_conf_t *conf, int argc, char **argv, void *settings) KVP_
 kvp_err_t kvp_conf_parse_text(kvp_conf_t *conf, const char *text, size_t len, const char *origin, void *settings)
     KVP_MUST_USE;
 
-/* kvp_conf_help prints the text of --help. kvp_conf_print prints a config file with every option, its help and its
- * default. */
+/* kvp_conf_help prints the text of --help. kvp_conf_print prints a config file of all options. */
 void kvp_conf_help(const kvp_conf_spec_t *spec, FILE *to);
 void kvp_conf_print(const kvp_conf_spec_t *spec, FILE *to);
 

@@ -2,10 +2,9 @@
  * Handles signals, and runs calls from other threads on the loop's thread.
  *
  * Design notes.
- * - A call is on its caller's stack and is in exactly one state, guarded by the loop's lock: queued, running or
- *   ended. A caller can give up only a queued call. For a running call it must wait, because the loop's thread is
- *   inside fn, which does not block. So calls need no reference counts, copies or cleanup after a caller that gave
- *   up.
+ * - A call is on its caller's stack and is in exactly one state, guarded by the loop's lock: queued, running or ended.
+ *   A caller can give up only a queued call. For a running call it must wait, because the loop's thread is inside fn,
+ *   which does not block. So calls need no reference counts, copies or cleanup after a caller that gave up.
  * - uv_async_send is called with the lock held, after a check of is_closed, so that the handle cannot be closed
  *   meanwhile. */
 #include "common/daemon/loop.h"

@@ -6,7 +6,8 @@
 
 #include "common/buf.h"
 
-#define KVP_FEED_QUEUE_MAX (16u << 20) /* limit of the queue of messages that wait for the end of a replay, in bytes */
+/* limit of the queue of messages that wait for the end of a replay, in bytes */
+#define KVP_FEED_QUEUE_MAX (16u << 20)
 
 typedef struct {
     void (*apply)(void *arg, const void *payload, size_t len);

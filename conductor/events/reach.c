@@ -16,7 +16,8 @@
 #define FIRST_NS (500 * KVP_NS_PER_MS) /* time without a connection before the first dial */
 #define EVERY_NS (5 * KVP_NS_PER_S)
 #define DIAL_NS (2 * KVP_NS_PER_S)
-#define MUTE_DIALS 2u /* so many accepted dials in a row without ZMQ traffic mean that the port uses another protocol */
+/* so many accepted dials in a row without ZMQ traffic mean that the port uses another protocol */
+#define MUTE_DIALS 2u
 
 /* A dial in progress. It may outlive the kvp_reach that began it. */
 typedef struct {

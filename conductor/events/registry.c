@@ -23,7 +23,8 @@
 #define DIGESTS_NS (10 * KVP_NS_PER_S) /* pause between two requests for a pool's digests */
 #define DRIFT_MIN_NS (20 * KVP_NS_PER_S)
 #define DRIFT_MAX_NS (3600 * KVP_NS_PER_S)
-#define ROOM_EVERY_NS KVP_NS_PER_S /* pause between two searches for free space: a search is slow and may free little */
+/* pause between two searches for free space: a search is slow and may free little */
+#define ROOM_EVERY_NS KVP_NS_PER_S
 #define LOST_NS (60 * KVP_NS_PER_S) /* time after which an unreachable publisher is removed if there are too many */
 #define KNOWN_MAX (4u << 20) /* limit of remembered positions of a publisher's removed blocks */
 

@@ -26,11 +26,10 @@ kvp_err_t kvp_registry_create(uv_loop_t *uv, uint64_t hash_seed, uint32_t blocks
 void kvp_registry_stop(kvp_registry_t *r);
 void kvp_registry_destroy(kvp_registry_t *r);
 
-/* kvp_registry_add adds a publisher and subscribes to its events. A publisher with the same key is replaced,
- * unless all fields are equal. Errors are logged, with the reason in *why_out: LIMIT, INVALID (ZMQ refuses the
- * endpoint), HELD (another publisher has bound the endpoint), SYS, NOMEM. kvp_registry_remove removes the
- * publisher of the key, or returns NOT_FOUND. kvp_registry_load adds the publishers of a JSON file, the file of
- * --publishers. */
+/* kvp_registry_add adds a publisher and subscribes to its events. A publisher with the same key is replaced, unless
+ * all fields are equal. Errors are logged, with the reason in *why_out: LIMIT, INVALID (ZMQ refuses the endpoint),
+ * HELD (another publisher has bound the endpoint), SYS, NOMEM. kvp_registry_remove removes the publisher of the key,
+ * or returns NOT_FOUND. kvp_registry_load adds the publishers of a JSON file, the file of --publishers. */
 kvp_err_t kvp_registry_add(kvp_registry_t *r, const kvp_registration_t *what, char why_out[160]) KVP_MUST_USE;
 kvp_err_t kvp_registry_remove(kvp_registry_t *r, const kvp_registration_t *key) KVP_MUST_USE;
 kvp_err_t kvp_registry_load(kvp_registry_t *r, const char *path) KVP_MUST_USE;

@@ -2,11 +2,9 @@
  * See subscription.h.
  *
  * Design notes.
- * - The descriptor of a ZMQ socket only signals that something may have changed (zmq_getsockopt,
- *   ZMQ_FD): so all available messages are read at each signal, and the caller runs all sockets a
- *   few times a second besides.
- * - A replay without a complete answer closes its socket: a late answer would be taken for one to
- *   the next replay. */
+ * - The descriptor of a ZMQ socket only signals that something may have changed (zmq_getsockopt, ZMQ_FD): so all
+ *   available messages are read at each signal, and the caller runs all sockets a few times a second besides.
+ * - A replay without a complete answer closes its socket: a late answer would be taken for one to the next replay. */
 #include "conductor/events/subscription.h"
 
 #include "common/buf.h"

@@ -2,12 +2,11 @@
  * See index.h.
  *
  * Design notes.
- * - Blocks lie in pieces that never move. A table finds them: 4096 parts by the upper bits of the
- *   mixed hash, each of which grows by a quarter on its own, so that no growth takes long and
- *   little memory is unused. An entry has 32 bits of the hash beside the number: in most cases a
- *   look-up reads one entry and one block.
- * - Entries never move within a part: a removed one leaves a mark, and a part that is full of marks
- *   is rebuilt. So a reader misses no entry that stays. */
+ * - Blocks lie in pieces that never move. A table finds them: 4096 parts by the upper bits of the mixed hash, each of
+ *   which grows by a quarter on its own, so that no growth takes long and little memory is unused. An entry has 32
+ *   bits of the hash beside the number: in most cases a look-up reads one entry and one block.
+ * - Entries never move within a part: a removed one leaves a mark, and a part that is full of marks is rebuilt. So a
+ *   reader misses no entry that stays. */
 #include "conductor/index/index.h"
 
 #include "common/hash.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See orphans.h.
- */
+ * See orphans.h. */
 #include "conductor/index/orphans.h"
 
 #include "common/log.h"

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A view: the blocks of one publisher, built from its events. The view counts the copies of each block by the
- * engine's own hash, since an engine may store a hash several times. The view also knows the position of a hash in a
- * prompt, even after the block is removed. Only the writer uses a view, except for the holders, which readers look
- * up.
+ * A view: the blocks of one publisher, built from its events. The view counts the copies of each block by the engine's
+ * own hash, since an engine may store a hash several times. The view also knows the position of a hash in a prompt,
+ * even after the block is removed. Only the writer uses a view, except for the holders, which readers look up.
  *
- * A slot is a medium and a group of the engine's cache, or the backend of a standard event (the caller names ""
- * media). Blocks of two slots are counted separately. A medium holds a block while one of its slots holds it. */
+ * A slot is a medium and a group of the engine's cache, or the backend of a standard event (the caller names "" media).
+ * Blocks of two slots are counted separately. A medium holds a block while one of its slots holds it. */
 #ifndef KVP_CONDUCTOR_INDEX_VIEW_H
 #define KVP_CONDUCTOR_INDEX_VIEW_H
 

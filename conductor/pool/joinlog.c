@@ -26,7 +26,8 @@
 #define REWRITE_BYTES (64u << 20) /* a file of joins below this size is not rewritten */
 #define REWRITE_TIMES 3u /* the file is rewritten when it has grown by this factor since the last rewrite */
 #define JOINS_MAX 4096u /* a file with so many joins is rewritten without unregistered joins */
-#define WAITING_MAX (64u << 20) /* limit of bytes waiting for the disk; above it, records are dropped until a rewrite */
+/* limit of bytes waiting for the disk; above it, records are dropped until a rewrite */
+#define WAITING_MAX (64u << 20)
 #define RETRY_FLUSHES 100u /* number of flushes between two rewrites after an error */
 #define OPEN_MS 10000u
 

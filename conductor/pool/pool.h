@@ -15,7 +15,8 @@
 #include "conductor/index/view.h"
 
 #define KVP_JOIN_RANKS_MAX 64u
-#define KVP_JOIN_TEXT_MAX 511u /* longest prefix of keys, in bytes; half of that for the name of a backend or tenant */
+/* longest prefix of keys, in bytes; half of that for the name of a backend or tenant */
+#define KVP_JOIN_TEXT_MAX 511u
 #define KVP_JOINS_MAX 1024u
 #define KVP_UNWANTED_MAX 4u
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See copies.h.
- */
+ * See copies.h. */
 #include "conductor/proxy/copies.h"
 
 #include <string.h>

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * An exchange: one request, from its complete body to the last byte of its answer. The exchange chooses servers,
  * sends them the copies of the request, and collects the bytes for the client; front.c delivers these bytes. All
- * functions run on the thread of the loop.
- * Design notes.
+ * functions run on the thread of the loop. Design notes.
  * - Only the part of an answer that the client has not read yet is kept: a slow client pauses its server.
  * - Before the first byte to the client, a failed request can be sent to another server. After it, the body ends
  *   without an end mark.
  * - A POST is delivered at most twice in each role: computing it is expensive, and a request that crashes servers
- *   must not crash all of them. A delivery is a request that a server may have seen. An answer of 429 is no
- *   delivery: the server has done no work. The second delivery uses a new connection, to another server if there is
- *   one. */
+ *   must not crash all of them. A delivery is a request that a server may have seen. An answer of 429 is no delivery:
+ *   the server has done no work. The second delivery uses a new connection, to another server if there is one. */
 #ifndef KVP_CONDUCTOR_PROXY_EXCHANGE_H
 #define KVP_CONDUCTOR_PROXY_EXCHANGE_H
 

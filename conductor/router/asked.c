@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See asked.h.
- */
+ * See asked.h. */
 #include "conductor/router/asked.h"
 
 #include <json-c/json.h>

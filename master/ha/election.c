@@ -4,8 +4,7 @@
  * Design notes.
  * - One request to etcd at a time, in addition to the renewals of the lease. A transaction without an answer may have
  *   taken effect: the election reads the keys again, which name their writer.
- * - A leader key is ours if it has our id and our lease: an earlier process with the same directory had another
- *   lease.
+ * - A leader key is ours if it has our id and our lease: an earlier process with the same directory had another lease.
  * - A set whose write may have happened counts until another set is surely written: the write could still take effect
  *   after the last read. Each write of the set compares the revision of the previous write, so that of two concurrent
  *   writes only one can succeed.

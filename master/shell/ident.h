@@ -33,9 +33,8 @@ kvp_err_t kvp_ident_open(const char *dir, uint32_t least_term, bool takes_term, 
  * kvp_ident_open; logged. */
 kvp_err_t kvp_ident_look(const char *dir, kvp_ident_t *ident_out) KVP_MUST_USE;
 
-/* kvp_ident_join makes the directory belong to the cluster, and gives it an id. INVALID: it belongs to another
- * cluster, or there is no directory. kvp_ident_may_be_alone returns INVALID if it belongs to a cluster. SYS; all
- * logged. */
+/* kvp_ident_join makes the directory belong to the cluster, and gives it an id. INVALID: it belongs to another cluster,
+ * or there is no directory. kvp_ident_may_be_alone returns INVALID if it belongs to a cluster. SYS; all logged. */
 kvp_err_t kvp_ident_join(kvp_ident_t *ident, const char *cluster) KVP_MUST_USE;
 kvp_err_t kvp_ident_may_be_alone(const kvp_ident_t *ident) KVP_MUST_USE;
 

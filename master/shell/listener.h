@@ -34,9 +34,8 @@ void kvp_listener_init(kvp_listener_t *listener);
 kvp_err_t kvp_listener_open_tcp(kvp_listener_t *listener, const kvp_hostport_t *at, kvp_hostport_t *bound_out)
     KVP_MUST_USE;
 
-/* kvp_listener_open_unix creates the Unix socket that belongs to a TCP port. It replaces the socket of a dead
- * process, but never of a living one. After any error, logged as a warning, there is no Unix socket, and all clients
- * use TCP. */
+/* kvp_listener_open_unix creates the Unix socket that belongs to a TCP port. It replaces the socket of a dead process,
+ * but never of a living one. After any error, logged as a warning, there is no Unix socket, and all clients use TCP. */
 kvp_err_t kvp_listener_open_unix(kvp_listener_t *listener, uint16_t port) KVP_MUST_USE;
 
 /* kvp_listener_start begins to accept connections; no effect on a closed listener. While the process has no free

@@ -24,7 +24,8 @@
 #define RETRY_NS KVP_NS_PER_S
 /* the last written bytes are kept in memory: at least this many, at most twice as many */
 #define RECENT_BYTES (1u << 20)
-#define STALL_NS (2 * KVP_NS_PER_S) /* a write or a sync that takes longer counts as failed: the disk does not answer */
+/* a write or a sync that takes longer counts as failed: the disk does not answer */
+#define STALL_NS (2 * KVP_NS_PER_S)
 #define SYNC_NS (50 * KVP_NS_PER_MS)
 #define CHUNK_BYTES (1u << 20) /* a chunk of this size is full: further records begin a new chunk */
 #define BASE_BYTES (64ull << 20)

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Measures the times of the master's loop: turns of the loop, steps of the core, and waiting times of requests. It
- * has no clock of its own: the shell passes the time. Used in the loop's thread only; histograms may be read in any
- * thread.
+ * Measures the times of the master's loop: turns of the loop, steps of the core, and waiting times of requests. It has
+ * no clock of its own: the shell passes the time. Used in the loop's thread only; histograms may be read in any thread.
  *
- * A turn begins with the first callback after the loop has waited for events, and ends before it waits again. The
- * exact time when a request became readable is unknown. A request that is found without a wait may have been there
- * since the previous turn began, and is counted from then, so the measured times of answers are never too short.
+ * A turn begins with the first callback after the loop has waited for events, and ends before it waits again. The exact
+ * time when a request became readable is unknown. A request that is found without a wait may have been there since the
+ * previous turn began, and is counted from then, so the measured times of answers are never too short.
  *
- * During a long step the thread may just not have been scheduled. So the shell reads the thread's CPU time when a
- * turn begins, and at the end of a step if the last reading is old. Time between two readings in which the thread did
- * not run counts as waiting. */
+ * During a long step the thread may just not have been scheduled. So the shell reads the thread's CPU time when a turn
+ * begins, and at the end of a step if the last reading is old. Time between two readings in which the thread did not
+ * run counts as waiting. */
 #ifndef KVP_MASTER_SHELL_TIMES_H
 #define KVP_MASTER_SHELL_TIMES_H
 

@@ -86,10 +86,9 @@ kvp_node_core_t *kvp_node_core_create(const kvp_node_core_conf_t *conf);
 void kvp_node_core_destroy(kvp_node_core_t *core);
 
 /* Memory and pool. kvp_node_core_set_segment gives the core its memory: chunk_n chunks with `slots` descriptors each,
- * and last_slots in the last chunk: NOMEM. kvp_node_core_set_id sets the id under which the master mounted the
- * memory. kvp_node_core_drop_segment is called when the memory is closed: waiting extents are forgotten, and every
- * attachment must be closed. kvp_node_core_forget_pool also forgets terms and fences, which are valid within one pool
- * only. */
+ * and last_slots in the last chunk: NOMEM. kvp_node_core_set_id sets the id under which the master mounted the memory.
+ * kvp_node_core_drop_segment is called when the memory is closed: waiting extents are forgotten, and every attachment
+ * must be closed. kvp_node_core_forget_pool also forgets terms and fences, which are valid within one pool only. */
 kvp_err_t kvp_node_core_set_segment(kvp_node_core_t *core, uint32_t chunk_n, uint32_t slots, uint32_t last_slots)
     KVP_MUST_USE;
 void kvp_node_core_set_id(kvp_node_core_t *core, uint32_t segment_id);
@@ -135,8 +134,7 @@ bool kvp_node_core_take_cut(kvp_node_core_t *core, uint64_t *incarnation_out);
 bool kvp_node_core_take_quiesce(kvp_node_core_t *core, uint64_t *round_out);
 void kvp_node_core_quiesced(kvp_node_core_t *core, uint64_t round);
 
-/* kvp_node_core_take_freed removes up to max extents that became free after their answer, and returns their
- * number. */
+/* kvp_node_core_take_freed removes up to max extents that became free after their answer, and returns their number. */
 uint32_t kvp_node_core_take_freed(kvp_node_core_t *core, kvp_wire_slot_t *slots, uint32_t max);
 
 /* FENCE: kvp_node_core_fence refuses these incarnations, and all below live_min, from now on; their attachments must

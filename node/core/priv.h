@@ -26,13 +26,11 @@ typedef struct kvp_node_presence {
     uint32_t attachments;
 } kvp_node_presence_t;
 
-/* One incarnation of one process. Lives while attached, and as a writer until the proof that it stores nothing
- * more. */
+/* One incarnation of one process. Lives while attached, and as a writer until the proof that it stores nothing more. */
 typedef struct kvp_node_record {
     uint64_t incarnation;
     kvp_node_proc_t *proc;
-    /* the incarnation's owner struct; NULL = the process has no memory that it can write without the node's
-     * control */
+    /* the incarnation's owner struct; NULL = the process has no memory that it can write without the node's control */
     kvp_node_owner_t *owner;
     uint32_t attachments;
     kvp_list_t of_proc;

@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define OPEN_MS 2000 /* the time limit of opening the client handle, for which a stop of the daemon may have to wait */
+/* the time limit of opening the client handle, for which a stop of the daemon may have to wait */
+#define OPEN_MS 2000
 /* the time between attempts to open the handle; requests that waited for a failed attempt get its error */
 #define AGAIN_NS KVP_NS_PER_S
 #define CALL_MS 5000
@@ -48,8 +49,7 @@ answer_status(kvp_http_response_t *response, const char *text)
     kvp_jsonw_close(&answer, '}');
 }
 
-/* Returns the client handle, which the first request opens. NULL = not available now; an error response was
- * written. */
+/* Returns the client handle, which the first request opens. NULL = not available now; an error response was written. */
 static kvpool_t *
 open_pool(kvp_node_rest_t *rest, kvp_http_response_t *response)
 {

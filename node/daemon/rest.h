@@ -37,8 +37,7 @@ kvp_err_t kvp_node_rest_init(kvp_node_rest_t *rest, kvp_http_t *http, const kvp_
  * which waits for the handlers. */
 void kvp_node_rest_stop(kvp_node_rest_t *rest);
 
-/* kvp_node_rest_fini frees the state after the HTTP server's stop. kvp_node_rest_stop and _fini are legal on
- * zeroes. */
+/* kvp_node_rest_fini frees the state after the HTTP server's stop. kvp_node_rest_stop and _fini are legal on zeroes. */
 void kvp_node_rest_fini(kvp_node_rest_t *rest);
 
 #endif

@@ -499,8 +499,7 @@ keep_memory(const settings_t *settings)
     if (!settings->is_detached && printf("ready unix=%s\n", k.at.sun_path) > 0) fflush(stdout);
     run_loop(&k, &open);
     unlink(k.at.sun_path);
-    /* The pages are kept if a node is alive, because the live node uses its memory and hands it to the next
-     * keeper. */
+    /* The pages are kept if a node is alive, because the live node uses its memory and hands it to the next keeper. */
     kvp_keeper_table_clear(&k.table, k.conn_fd < 0 && !has_node(&k));
     return 0;
 }

@@ -58,8 +58,7 @@ bool kvp_tier_core_has_failed(const kvp_tier_core_t *core); /* a write has faile
 bool kvp_tier_core_has_damage(const kvp_tier_core_t *core); /* the checksum of a record was wrong */
 
 /* A read. The struct is the caller's memory, and stays until done was called, once and possibly within
- * kvp_tier_core_read; the values of err are those of kvp_tier_op_t. A cancelled read no longer touches dst and
- * meta. */
+ * kvp_tier_core_read; the values of err are those of kvp_tier_op_t. A cancelled read no longer touches dst and meta. */
 typedef struct kvp_tier_read {
     kvp_tier_io_t io;
     kvp_list_t link; /* a list link for the caller's use */

@@ -5,11 +5,10 @@
  * superblock, its copy | block of the self-test | page headers (two blocks for each page) | pages
  *
  * The pages are a ring: page number s is at place s modulo the number of pages, and numbers rise for ever. Records
- * follow each other. A record may continue into the next page, except across the end of the ring. The header of a
- * page is on the device before any byte of the page. The header has the place of the first record that begins in the
- * page, and the place of the previous page's table. A table has the places of all records of a page, so that a start
- * reads tables and not records. The last page has no table yet: each of its records gives the place of the next
- * record. */
+ * follow each other. A record may continue into the next page, except across the end of the ring. The header of a page
+ * is on the device before any byte of the page. The header has the place of the first record that begins in the page,
+ * and the place of the previous page's table. A table has the places of all records of a page, so that a start reads
+ * tables and not records. The last page has no table yet: each of its records gives the place of the next record. */
 #ifndef KVP_NODE_TIER_FORMAT_H
 #define KVP_NODE_TIER_FORMAT_H
 

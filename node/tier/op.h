@@ -8,7 +8,8 @@
 #include "proto/wire.h"
 
 #define KVP_TIER_DEVICES_MAX 16u
-#define KVP_TIER_DIR_MAX 512u /* the size of a directory's name in reports with the terminator; longer names are cut */
+/* the size of a directory's name in reports with the terminator; longer names are cut */
+#define KVP_TIER_DIR_MAX 512u
 /* the most payload bytes of unfinished WRITEs; a single larger WRITE is allowed */
 #define KVP_TIER_WRITES_BYTES (64ull << 20)
 #define KVP_TIER_SIZE_MIN (64ull << 20) /* the smallest size of a device of the tier */

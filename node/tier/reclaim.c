@@ -32,8 +32,7 @@ find_live(const kvp_tier_core_t *core, const kvp_tier_entry_t *told)
 }
 
 /* ---- the page's records */
-/* Collects the page's records from the index, because the page has no readable table. Returns false without
- * memory. */
+/* Collects the page's records from the index, because the page has no readable table. Returns false without memory. */
 static bool
 list_by_index(kvp_tier_core_t *core)
 {
@@ -228,8 +227,7 @@ forget_page(kvp_tier_core_t *core)
         give_up(core, &r->table.entries[i]);
 }
 
-/* Writes zeros over a header. The older header is erased first: alone it would bring back an old state of the
- * page. */
+/* Writes zeros over a header. The older header is erased first: alone it would bring back an old state of the page. */
 static bool
 erase_header(kvp_tier_core_t *core, uint32_t run)
 {

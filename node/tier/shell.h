@@ -116,9 +116,8 @@ kvp_tier_is_to_be_told(const kvp_tier_device_file_t *dev)
 
 /* Functions of ops.c. The tier's thread calls them with core_lock held, or while the tier is not is_ready.
  * kvp_tier_end_op moves an operation to the finished ones. kvp_tier_begin_reads and kvp_tier_begin_ops begin some
- * waiting operations; true = more may be begun at once. kvp_tier_end_ops finishes the operations that are done by
- * now. kvp_tier_cancel_readings answers the READs that wait for the device with err; bytes that still arrive are
- * dropped. */
+ * waiting operations; true = more may be begun at once. kvp_tier_end_ops finishes the operations that are done by now.
+ * kvp_tier_cancel_readings answers the READs that wait for the device with err; bytes that still arrive are dropped. */
 void kvp_tier_end_op(kvp_tier_t *tier, kvp_tier_op_t *op, kvp_err_t err);
 bool kvp_tier_begin_reads(kvp_tier_t *tier, kvp_tier_device_file_t *dev);
 bool kvp_tier_begin_ops(kvp_tier_t *tier, kvp_tier_device_file_t *dev);

@@ -61,9 +61,8 @@ uint32_t kvp_tier_device_of(const kvp_tier_t *tier, kvp_digest_t digest);
  * may be freed. Operations that have not begun end with CLOSED. */
 void kvp_tier_quiesce(kvp_tier_t *tier);
 
-/* kvp_tier_list lists up to max records from *cursor on (0 = the first), advances the cursor, and returns their
- * number; 0 = the end. Records that are written or moved meanwhile may be missed or listed twice. The tier must be
- * ready. */
+/* kvp_tier_list lists up to max records from *cursor on (0 = the first), advances the cursor, and returns their number;
+ * 0 = the end. Records that are written or moved meanwhile may be missed or listed twice. The tier must be ready. */
 uint32_t kvp_tier_list(kvp_tier_t *tier, uint64_t *cursor, kvp_wire_tiered_t *recs, uint32_t max);
 
 /* Reclaim. kvp_tier_propose returns true if free pages run short: the proposal then has the live records of the page

@@ -20,7 +20,8 @@
 #define PARTS_MAX 512u /* most parts of a window */
 /* first pause before a peer without a free bounce buffer is asked again; each pause is twice the previous one */
 #define BUSY_BACK_OFF_NS (1 * KVP_NS_PER_MS)
-#define BUSY_BACK_OFF_MOST_NS (50 * KVP_NS_PER_MS) /* longest pause before such a peer is asked again for its buffer */
+/* longest pause before such a peer is asked again for its buffer */
+#define BUSY_BACK_OFF_MOST_NS (50 * KVP_NS_PER_MS)
 
 /* A part: some bytes of a piece, in the current window. */
 typedef struct {

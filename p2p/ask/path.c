@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes. The peer is informed of an RDMA connection before it is made: from then on it ends together with the
- * control connection, even if this host vanishes. No transfer runs while RDMA is being tried, so a switch to TCP
- * leaves no byte on its way. A path that fails during a transfer makes its lane unusable, as every other failure
- * does. */
+ * control connection, even if this host vanishes. No transfer runs while RDMA is being tried, so a switch to TCP leaves
+ * no byte on its way. A path that fails during a transfer makes its lane unusable, as every other failure does. */
 #include "p2p/ask/path.h"
 
 #include "transport/routes.h"

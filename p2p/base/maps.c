@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- */
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "p2p/base/maps.h"
 
 #include "transport/shm/table.h"

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A cell contains the token of a range while the range is registered. The cell is cleared before the memory
- *   changes, so a peer that finds the token there after a copy knows that the copy was in time.
- * - A peer that has the file may store to the memory at any later time, because it may have been stopped in the
- *   middle of a copy. So unregistering separates the memory from the file (part_memory) instead of waiting for the
- *   peer. */
+ * - A cell contains the token of a range while the range is registered. The cell is cleared before the memory changes,
+ *   so a peer that finds the token there after a copy knows that the copy was in time.
+ * - A peer that has the file may store to the memory at any later time, because it may have been stopped in the middle
+ *   of a copy. So unregistering separates the memory from the file (part_memory) instead of waiting for the peer. */
 #include "p2p/base/own.h"
 
 #include "transport/shm/mapping.h"
@@ -24,7 +23,8 @@
 #endif
 
 #define NO_CELL UINT32_MAX
-#define PARTS 512u /* most parts of memory that is separated from its file; each part may become a mapping of its own */
+/* most parts of memory that is separated from its file; each part may become a mapping of its own */
+#define PARTS 512u
 
 struct kvp_p2p_own {
     kvp_list_t link;

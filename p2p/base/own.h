@@ -53,8 +53,7 @@ void kvp_p2p_owns_hide(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own);
 kvp_err_t kvp_p2p_owns_revoke(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own) KVP_MUST_USE;
 
 /* kvp_p2p_owns_share returns what a peer needs to map the memory under the token: duplicates of the descriptors of
- * the memory and of the words, both for the caller to close, and the index of the cell. NOTSUP: not published;
- * SYS. */
+ * the memory and of the words, both for the caller to close, and the index of the cell. NOTSUP: not published; SYS. */
 kvp_err_t kvp_p2p_owns_share(kvp_p2p_owns_t *owns, uint64_t token, int fds_out[2], uint64_t *cell_out) KVP_MUST_USE;
 
 #endif

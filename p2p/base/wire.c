@@ -320,8 +320,7 @@ kvp_peer_reply_encode(kvp_buf_t *out, uint8_t opcode, uint64_t request_id, kvp_e
     kvp_pb_frame(out, opcode, KVP_FRAME_REPLY, request_id, &msg, records, n * record_bytes);
 }
 
-/* Converts the error of a peer: PROTO for a number that is no error, and for EAGAIN, which has another meaning
- * here. */
+/* Converts the error of a peer: PROTO for a number that is no error, and for EAGAIN, which has another meaning here. */
 static kvp_err_t
 take_err(int32_t err)
 {

@@ -89,8 +89,7 @@ void kvp_peer_hello_reply_encode(kvp_buf_t *out, uint64_t request_id, const kvp_
 void kvp_peer_reply_encode(kvp_buf_t *out, uint8_t opcode, uint64_t request_id, kvp_err_t err, const char *detail,
                            const void *records, uint32_t n, size_t record_bytes);
 
-/* Decodes the answer to a hello. If the peer refuses, the decoder returns OK and reply_out->err is the peer's
- * error. */
+/* Decodes the answer to a hello. If the peer refuses, the decoder returns OK and reply_out->err is the peer's error. */
 kvp_err_t kvp_peer_hello_reply_decode(const kvp_frame_t *frame, kvp_peer_hello_reply_t *reply_out) KVP_MUST_USE;
 /* kvp_peer_reply_decode decodes an answer with n records; PROTO for any other number. If the peer refused, it returns
  * the peer's error. */

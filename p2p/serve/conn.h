@@ -70,9 +70,9 @@ typedef struct {
     uint32_t notes_n;
 } kvp_p2p_shared_t;
 
-/* kvp_p2p_bounce_give takes a bounce buffer back. is_quiet: no byte of its peer can reach the buffer any more. Otherwise
- * the buffer is unregistered first, which waits for such bytes. kvp_p2p_bounces_fini frees the buffers; every one was
- * given back. */
+/* kvp_p2p_bounce_give takes a bounce buffer back. is_quiet: no byte of its peer can reach the buffer any more.
+ * Otherwise the buffer is unregistered first, which waits for such bytes. kvp_p2p_bounces_fini frees the buffers; every
+ * one was given back. */
 void kvp_p2p_bounce_give(kvp_p2p_shared_t *shared, kvp_p2p_bounce_t *bounce, bool is_quiet);
 void kvp_p2p_bounces_fini(kvp_p2p_shared_t *shared);
 

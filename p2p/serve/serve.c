@@ -22,7 +22,8 @@
 #define ACCEPTS_A_TURN 64
 #define RECVS_A_TURN 8
 #define HELLO_NS (5 * KVP_NS_PER_S)
-#define REFUSE_SLACK 64u /* connections over the maximum that get a BUSY answer; further connections are just closed */
+/* connections over the maximum that get a BUSY answer; further connections are just closed */
+#define REFUSE_SLACK 64u
 #define ACCEPT_PAUSE_MS 100
 #define LANE_BACK_OFF_NS (10 * KVP_NS_PER_MS)
 

@@ -48,8 +48,7 @@ add_flags(PyObject *module)
     return true;
 }
 
-/* memory_of(object, is_written) -> (address, length). The caller keeps the object alive while the address is in
- * use. */
+/* memory_of(object, is_written) -> (address, length). The caller keeps the object alive while the address is in use. */
 static PyObject *
 memory_of(PyObject *Py_UNUSED(module), PyObject *args)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The handle: opening and closing, memory, and calls for single keys. Methods take only positional arguments, because
- * the Python layers above always pass all arguments. The comment of each method describes its arguments and
- * result. */
+ * the Python layers above always pass all arguments. The comment of each method describes its arguments and result. */
 #include "python/src/convert.h"
 
 #include <stddef.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Batches and look-ups: the arguments are converted once, and the interpreter's lock is released once for each
- * call. */
+ * Batches and look-ups: the arguments are converted once, and the interpreter's lock is released once for each call. */
 #include "python/src/convert.h"
 
 static bool

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. Device memory is a file: mapped without any right at the address that the program knows (`addr`), and once
- * more where adapters write (`bus`). What the device sees (`seen`) is a copy: its own writes go to both, a flush takes over
- * what is on the bus.
- */
+ * Design notes. Device memory is a file: mapped without any right at the address that the program knows (`addr`), and
+ * once more where adapters write (`bus`). What the device sees (`seen`) is a copy: its own writes go to both, a flush
+ * takes over what is on the bus. */
 #include "tests/device/fake_cuda.h"
 
 #include <fcntl.h>
@@ -314,7 +313,8 @@ CALL(cuPointerSetAttribute, const void *value, int attribute, uint64_t addr)
     return is_known ? SUCCESS : INVALID_VALUE;
 }
 
-/* A dma-buf begins at the range; the file that stands for it is the allocation's, and its position says where that is. */
+/* A dma-buf begins at the range; the file that stands for it is the allocation's, and its position says where that is.
+ */
 static int
 open_at(const allocation_t *a, uint64_t off)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * CUDA behind transport/gpu/device.h, against a driver without a device: which calls are made, in which context, and what is made of
- * their answers.
- */
+ * CUDA behind transport/gpu/device.h, against a driver without a device: which calls are made, in which context, and
+ * what is made of their answers. */
 #include "transport/gpu/device.h"
 
 #include "tests/device/fake_cuda.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A process without CUDA: all memory is the host's, and it is told why. Nothing is loaded for the question.
- */
+ * A process without CUDA: all memory is the host's, and it is told why. Nothing is loaded for the question. */
 #include "transport/gpu/device.h"
 #include "tests/cases.h"
 

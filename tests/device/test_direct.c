@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Puts from and gets into device memory over rdma, from the C API down to the adapter and back: the whole library with a node
- * of its own, a real master, and below it the model NIC (tests/transport/model_nic.h) and a CUDA driver without a device
- * (fake_cuda.h), which shows what adapters wrote after a flush only. Built with the seams of common/mutate.h, and with a linker
- * that leads what is sent over TCP through here.
- */
+ * Puts from and gets into device memory over rdma, from the C API down to the adapter and back: the whole library
+ * with a node of its own, a real master, and below it the model NIC (tests/transport/model_nic.h) and a CUDA driver
+ * without a device (fake_cuda.h), which shows what adapters wrote after a flush only. Built with the seams of
+ * common/mutate.h, and with a linker that leads what is sent over TCP through here. */
 #include "tools/base/procs.h"
 #include "client/kvpool.h"
 #include "common/log.h"
@@ -308,7 +307,8 @@ TEST_WITH(test_a_batch_of_all_kinds, setup, teardown)
 }
 
 /* ---- over TCP, what was put straight */
-/* Gets of the host's memory and of a device's, over adapters of which some READs bring nothing. Returns how many were wrong. */
+/* Gets of the host's memory and of a device's, over adapters of which some READs bring nothing. Returns how many were
+ * wrong. */
 static uint32_t
 wrong_gets(uint32_t verify)
 {
@@ -463,7 +463,8 @@ unregister_main(void *arg)
     return NULL;
 }
 
-/* What a get of nothing into that memory gives: NOT_FOUND, with no adapter having a part in it, while it is registered. */
+/* What a get of nothing into that memory gives: NOT_FOUND, with no adapter having a part in it, while it is registered.
+ */
 static int
 probe(uint8_t *at)
 {

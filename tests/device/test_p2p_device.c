@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Transfers between endpoints from and to memory of a device, by every way: the whole library above the model NIC and a CUDA driver
- * without a device (fake_cuda.h), where a processor that touches such memory dies of it.
- */
+ * Transfers between endpoints from and to memory of a device, by every way: the whole library above the model NIC and
+ * a CUDA driver without a device (fake_cuda.h), where a processor that touches such memory dies of it. */
 #include "client/kvpool_p2p.h"
 #include "p2p/serve/conn.h"
 #include "common/log.h"
@@ -248,7 +247,8 @@ TEST_WITH(test_copies_that_fail, setup, teardown)
     close_pair(&a, &b);
 }
 
-/* Unregistering waits for what was submitted, which goes as it would have; from then on the memory is nobody's to move. */
+/* Unregistering waits for what was submitted, which goes as it would have; from then on the memory is nobody's to move.
+ */
 TEST_WITH(test_unregister_behind_submits, setup, teardown)
 {
     static const char *const ways[] = {"tcp", "rdma"};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * e2e_api: functions of the API with arguments that nobody should give it, against a live pool, but for those that
- * tests/unit/client/test_api_args.c gives them. A line "ok NAME" or "not ok NAME got WHAT" for each; what must come back is
- * named at each call. Exit code 1 if any is not ok. The pool is the one of $KVPOOL_MASTER; argument: its chunk size.
- */
+ * tests/unit/client/test_api_args.c gives them. A line "ok NAME" or "not ok NAME got WHAT" for each; what must come
+ * back is named at each call. Exit code 1 if any is not ok. The pool is the one of $KVPOOL_MASTER; argument: its chunk
+ * size. */
 #include "tests/e2e/e2e_util.h"
 
 #include <limits.h>

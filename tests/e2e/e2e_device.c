@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * e2e_device: puts from and gets into device memory, by a CUDA driver without a device (tests/device/fake_cuda.h), which is
- * late in all it may be and kills who touches its memory. A line "ok NAME" or "not ok NAME got WHAT" for each; exit code 1
- * if any is not ok. The pool is the one of $KVPOOL_MASTER, the transports those of $KVPOOL_TRANSPORTS; arguments: how many
- * copies puts make, and which host this is.
- */
+ * e2e_device: puts from and gets into device memory, by a CUDA driver without a device (tests/device/fake_cuda.h),
+ * which is late in all it may be and kills who touches its memory. A line "ok NAME" or "not ok NAME got WHAT" for
+ * each; exit code 1 if any is not ok. The pool is the one of $KVPOOL_MASTER, the transports those of
+ * $KVPOOL_TRANSPORTS; arguments: how many copies puts make, and which host this is. */
 #include "tests/device/fake_cuda.h"
 #include "tests/e2e/e2e_util.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * e2e_eio: preloaded into a master, a node or a conductor, a disk that fails. In the directory that E2E_EIO names, a file makes what is done to what
- * lies in `log`, to `kvpool.tier` or to a conductor's files, fail: `eio-write` each write, `eio-sync` each sync, `eio-read` each read with EIO, `enospc-write` each write with
- * ENOSPC; `short-read` and `short-write` cut each of more than two blocks, `stall-read`, `stall-write` and `stall-sync` let each wait until the file is gone.
- * Of the tier it is what an engine of threads does. Any thread.
- */
+ * e2e_eio: preloaded into a master, a node or a conductor, a disk that fails. In the directory that E2E_EIO names, a
+ * file makes what is done to what lies in `log`, to `kvpool.tier` or to a conductor's files, fail: `eio-write` each
+ * write, `eio-sync` each sync, `eio-read` each read with EIO, `enospc-write` each write with ENOSPC; `short-read` and
+ * `short-write` cut each of more than two blocks, `stall-read`, `stall-write` and `stall-sync` let each wait until the
+ * file is gone. Of the tier it is what an engine of threads does. Any thread. */
 #include <errno.h>
 #include <limits.h>
 #include <stdbool.h>

@@ -2,9 +2,8 @@
  * e2e_life: a handle's end, seen from the threads and children that use it. The pool is that of $KVPOOL_MASTER.
  *   e2e_life close [DEADLINE_MS]   close while other threads are in calls
  *   e2e_life fork                  a child of a process that has a pool open
- *   e2e_life worker                the same by rdma, with memory that is registered: the child lives on beside its parent
- * One line of JSON on standard output.
- */
+ *   e2e_life worker                the same by rdma, with memory that is registered: the child lives on beside its
+ * parent One line of JSON on standard output. */
 #include "tests/e2e/e2e_util.h"
 
 #include <dirent.h>

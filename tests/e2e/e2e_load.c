@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * e2e_load: threads on one handle that put, get, replace and check objects until standard input ends, every byte
- * verified. Prints {"ready":true}, a line of JSON for each line read (what happened since the last one; "peek" begins no
- * new count), and a last one at the end. Several of these processes share a board file, from which readers learn what was put.
+ * verified. Prints {"ready":true}, a line of JSON for each line read (what happened since the last one; "peek" begins
+ * no new count), and a last one at the end. Several of these processes share a board file, from which readers learn
+ * what was put.
  *
- * putters   write a stream of ever new keys sSTREAM/INDEX, and force-remove some recent ones (--remove-pct)
- * getters   read recent keys of all streams
- * churners  put version after version under a fixed set of keys, each removed before the next is put
- * upserters put version after version over a fixed set of keys, with nothing removed in between
+ * putters   write a stream of ever new keys sSTREAM/INDEX, and force-remove some recent ones (--remove-pct) getters
+ * read recent keys of all streams churners  put version after version under a fixed set of keys, each removed before
+ * the next is put upserters put version after version over a fixed set of keys, with nothing removed in between
  * checkers  get those keys: a version is whole, not older than what was acknowledged before, and not older than what
  *           the same thread has seen; they ask the master each time, or (--known 1) go where the object is known to be.
- *           With --seen 0 what was seen does not count: it may not be acknowledged yet, and is undone where a master dies
- *           that had not logged it
- * probers   ask whether recent keys of all streams are there, and do nothing else
- */
+ *           With --seen 0 what was seen does not count: it may not be acknowledged yet, and is undone where a master
+ * dies that had not logged it probers   ask whether recent keys of all streams are there, and do nothing else */
 #include "tests/e2e/e2e_util.h"
 
 #include <errno.h>

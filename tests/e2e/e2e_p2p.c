@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * e2e_p2p: an endpoint of peer-to-peer transfers in a process of its own, that does what it is told, a command a line, and answers each
- * with a line of JSON. `err` in an answer is the stable name of what the library returned.
+ * e2e_p2p: an endpoint of peer-to-peer transfers in a process of its own, that does what it is told, a command a
+ * line, and answers each with a line of JSON. `err` in an answer is the stable name of what the library returned.
  *   open LISTEN TRANSPORTS HOST_ID   "-" is none; then there is memory of BYTES, registered
  *   fill VALUE | is OFFSET LEN VALUE | register | unregister | stat
  *   move read|write PEER REMOTE LEN PIECES DEADLINE_MS   PIECES of LEN bytes, side by side in both memories
- *   load PEER REMOTE LEN DEADLINE_MS   writes until one fails, and tells how that was
- */
+ *   load PEER REMOTE LEN DEADLINE_MS   writes until one fails, and tells how that was */
 #include "tests/e2e/e2e_util.h"
 #include "tests/e2e/e2e_words.h"
 

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * e2e_shell: one client process that does what it is told, a command a line, and answers each with a line of JSON. So a
- * test has a real process in its hands: to be killed, stopped, or stuck in the middle of a copy. Keys are words, or
+ * e2e_shell: one client process that does what it is told, a command a line, and answers each with a line of JSON. So
+ * a test has a real process in its hands: to be killed, stopped, or stuck in the middle of a copy. Keys are words, or
  * hex:BYTES. `err` in an answer is the stable name of what the library returned.
  *
  * A stuck call copies from or into memory whose page AT is not there: the handler says {"stuck":true} and waits for
- * SIGUSR1, then the page is given and the call goes on.
- */
+ * SIGUSR1, then the page is given and the call goes on. */
 #include "tests/e2e/e2e_util.h"
 #include "tests/e2e/e2e_words.h"
 
@@ -376,7 +375,8 @@ do_bump(void)
     end();
 }
 
-/* ---- commands: many objects, named PREFIX0, PREFIX1, ...; with among=N seed=S any of the N names from FROM on, at random */
+/* ---- commands: many objects, named PREFIX0, PREFIX1, ...; with among=N seed=S any of the N names from FROM on, at
+ * random */
 typedef struct {
     size_t n, len;
     char (*names)[64];

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design note. A word is a sum and a shift of the seed and its index: cheap enough (vectors, no multiplication) to
- * check at the speed of a copy, and two words are equal by chance only.
- */
+ * check at the speed of a copy, and two words are equal by chance only. */
 #include "tests/e2e/e2e_util.h"
 
 #include <fcntl.h>

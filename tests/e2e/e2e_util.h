@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the end-to-end programs share: objects whose bytes tell which object, which version and which place they are, and
- * small helpers around the public API. Everything may be called from any thread.
- */
+ * What the end-to-end programs share: objects whose bytes tell which object, which version and which place they are,
+ * and small helpers around the public API. Everything may be called from any thread. */
 #ifndef KVP_E2E_UTIL_H
 #define KVP_E2E_UTIL_H
 
@@ -14,9 +13,9 @@
 
 uint64_t e2e_now_ns(void); /* CLOCK_MONOTONIC */
 
-/* e2e_runnable_ns is the same less the time in which this thread was ready to run and another one had the processor: what
- * deadlines are kept in. Two of one thread may be compared, and a busy machine does not make their difference longer. It
- * is the plain clock where the kernel does not tell. */
+/* e2e_runnable_ns is the same less the time in which this thread was ready to run and another one had the processor:
+ * what deadlines are kept in. Two of one thread may be compared, and a busy machine does not make their difference
+ * longer. It is the plain clock where the kernel does not tell. */
 uint64_t e2e_runnable_ns(void);
 uint64_t e2e_random(uint64_t *state); /* the state is any number but 0 */
 uint64_t e2e_hash(const void *key, size_t len);
@@ -25,8 +24,8 @@ uint64_t e2e_hash(const void *key, size_t len);
  * that bytes of another object, of another version or from another place are seen. */
 void e2e_fill(void *buf, size_t len, uint64_t key_hash, uint64_t version);
 
-/* e2e_check reads the version out of the bytes and says whether all of them belong to it; *at_out is the first byte that
- * does not. */
+/* e2e_check reads the version out of the bytes and says whether all of them belong to it; *at_out is the first byte
+ * that does not. */
 bool e2e_check(const void *buf, size_t len, uint64_t key_hash, uint64_t *version_out, size_t *at_out);
 
 /* e2e_size gives an object its length, in [min, max] and in every power of two alike. */

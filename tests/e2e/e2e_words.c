@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The line that is being obeyed, in words.
- */
+ * The line that is being obeyed, in words. */
 #include "tests/e2e/e2e_words.h"
 
 #include "tests/e2e/e2e_util.h"

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * connector_step.c - does what an engine's connector does for one request, twice. The first request finds nothing, computes
- * all of its blocks and puts them. The second request finds them, reserves them and loads them.
+ * connector_step.c - does what an engine's connector does for one request, twice. The first request finds nothing,
+ * computes all of its blocks and puts them. The second request finds them, reserves them and loads them.
  *
- * Two ranks hold one half of each block. The two halves are one group: the pool shows a block only when both halves are
- * there, and evicts both together. So all ranks see the same prefix.
+ * Two ranks hold one half of each block. The two halves are one group: the pool shows a block only when both halves
+ * are there, and evicts both together. So all ranks see the same prefix.
  *
  *   cc connector_step.c -o connector_step $(pkg-config --cflags --libs kvpool)
- *   ./connector_step 127.0.0.1:50051
- */
+ *   ./connector_step 127.0.0.1:50051 */
 #include <kvpool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +31,8 @@ check_call(const char *call, int err)
     exit(1);
 }
 
-/* name_blocks names the blocks of a prompt and their halves. An engine takes the names from the hashes of the tokens. */
+/* name_blocks names the blocks of a prompt and their halves. An engine takes the names from the hashes of the tokens.
+ */
 static void
 name_blocks(uint8_t *memory)
 {

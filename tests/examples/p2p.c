@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * p2p.c - moves blocks from one process to another without a pool, as a prefill server hands its blocks to a decode server.
- * The parent registers memory. The child writes into this memory and then leaves a notice. The parent runs no code while the
- * bytes move.
+ * p2p.c - moves blocks from one process to another without a pool, as a prefill server hands its blocks to a decode
+ * server. The parent registers memory. The child writes into this memory and then leaves a notice. The parent runs no
+ * code while the bytes move.
  *
  *   cc p2p.c -o p2p $(pkg-config --cflags --libs kvpool)
- *   ./p2p
- */
+ *   ./p2p */
 #include <kvpool_p2p.h>
 #include <poll.h>
 #include <stdio.h>

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * put_get.c - puts four blocks into a pool, asks which of five keys exist, and reads the four blocks back. Each of the three
- * steps is one batch.
+ * put_get.c - puts four blocks into a pool, asks which of five keys exist, and reads the four blocks back. Each of
+ * the three steps is one batch.
  *
  *   cc put_get.c -o put_get $(pkg-config --cflags --libs kvpool)
- *   ./put_get 127.0.0.1:50051        # the address of the master; $KVPOOL_MASTER if there is none
- */
+ *   ./put_get 127.0.0.1:50051        # the address of the master; $KVPOOL_MASTER if there is none */
 #include <kvpool.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A hostile master against the client's batch machines: the input is the frames that it answers with, and what becomes
- * of the transfers between them. Whatever comes, the machine ends, within a bound of steps, with a result for each item.
- */
+ * of the transfers between them. Whatever comes, the machine ends, within a bound of steps, with a result for each
+ * item. */
 #include "client/cache/locations.h"
 #include "client/core/getop.h"
 #include "client/core/putop.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a target claims of its input. check says where it was, since a report without line numbers is of little use.
- */
+ * What a target claims of its input. check says where it was, since a report without line numbers is of little use. */
 #ifndef KVP_TESTS_FUZZ_CHECK_H
 #define KVP_TESTS_FUZZ_CHECK_H
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The decoder of config files, with an option of each type, and the readers of sizes, times and addresses. Settings that
- * were taken must hold what their table promises.
- */
+ * The decoder of config files, with an option of each type, and the readers of sizes, times and addresses. Settings
+ * that were taken must hold what their table promises. */
 #include "common/daemon/conf.h"
 #include "tests/fuzz/fuzz_check.h"
 

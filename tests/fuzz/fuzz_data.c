@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Data over TCP, the serving side: the input is a stream of requests against one exported memory of exactly its size.
  * Keys 1 and 2 in the input stand for the reader's and the writer's. What the decoder lets through is done, so that
- * AddressSanitizer sees one byte too far; and the same stream in single bytes must mean the same.
- */
+ * AddressSanitizer sees one byte too far; and the same stream in single bytes must mean the same. */
 #include "transport/exports.h"
 #include "transport/tcp/wire.h"
 #include "transport/local.h"

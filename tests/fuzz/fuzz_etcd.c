@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The decoders of etcd's answers. The first byte says which answer the rest is of, and with which HTTP status. What was taken must hold
- * what etcd.h promises.
- */
+ * The decoders of etcd's answers. The first byte says which answer the rest is of, and with which HTTP status. What
+ * was taken must hold what etcd.h promises. */
 #include "master/ha/etcd_json.h"
 #include "tests/fuzz/fuzz_check.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Frames and heads: the input is a stream of frames; every frame's head is decoded as each message that there is. What
- * was taken can be written again and reads the same.
- */
+ * Frames and heads: the input is a stream of frames; every frame's head is decoded as each message that there is.
+ * What was taken can be written again and reads the same. */
 #include "proto/frame.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A journal that anybody may have written or torn. The first byte says how it is read: its bit 0, as it is; else as a list
- * of records whose checks are put right first, since no fuzzer finds a hash by itself. Whatever it is, what is believed is
- * whole records, the pieces in which it is read make no difference, and the master that opens it is sound. So is a standby that has some
- * of it and follows the rest: it writes that as it is, believes no more, and may lead.
- */
+ * A journal that anybody may have written or torn. The first byte says how it is read: its bit 0, as it is; else as a
+ * list of records whose checks are put right first, since no fuzzer finds a hash by itself. Whatever it is, what is
+ * believed is whole records, the pieces in which it is read make no difference, and the master that opens it is sound.
+ * So is a standby that has some of it and follows the rest: it writes that as it is, believes no more, and may lead. */
 #include "common/buf.h"
 #include "master/core/api/master.h"
 #include "proto/jrec.h"

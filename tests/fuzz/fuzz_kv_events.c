@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What strangers send a conductor. The first byte says what the rest is: an even one, a payload of KV events, applied twice and then given up, as an engine's and as a pool's; an odd one, the body of a question. Whatever
- * it is, no memory is touched that is not there, and of what was applied nothing is left at the end.
- */
+ * What strangers send a conductor. The first byte says what the rest is: an even one, a payload of KV events, applied
+ * twice and then given up, as an engine's and as a pool's; an odd one, the body of a question. Whatever it is, no
+ * memory is touched that is not there, and of what was applied nothing is left at the end. */
 #include "conductor/events/apply.h"
 #include "conductor/base/numbers.h"
 #include "tests/fuzz/fuzz_check.h"

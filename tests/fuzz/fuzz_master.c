@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The master's core under two clients, two nodes on two hosts and a stranger, all of which do what the input says: honest
- * questions with chosen arguments, frames of any bytes, answers to RETIRE in any order and number, lost connections,
- * passing time. Objects have copies, pins and groups, are replaced, and go with their namespace. Inputs that begin with
- * DISK give the core a journal, which is durable as far as they say.
+ * The master's core under two clients, two nodes on two hosts and a stranger, all of which do what the input says:
+ * honest questions with chosen arguments, frames of any bytes, answers to RETIRE in any order and number, lost
+ * connections, passing time. Objects have copies, pins and groups, are replaced, and go with their namespace. Inputs
+ * that begin with DISK give the core a journal, which is durable as far as they say.
  *
- * What must hold whatever they do is what tests/world holds the core against: every output is a whole frame, and answers what
- * was asked; nothing is granted that overlaps an extent which was granted before and that the node has not said to be free;
- * no generation comes twice in a slot; no reader is sent to what is retired; the core's own check passes, and every gauge is
- * zero when all are gone. And its memory stays in proportion to the input. What a node does that sends frames of any bytes is
- * not held against it.
- */
+ * What must hold whatever they do is what tests/world holds the core against: every output is a whole frame, and
+ * answers what was asked; nothing is granted that overlaps an extent which was granted before and that the node has
+ * not said to be free; no generation comes twice in a slot; no reader is sent to what is retired; the core's own
+ * check passes, and every gauge is zero when all are gone. And its memory stays in proportion to the input. What a
+ * node does that sends frames of any bytes is not held against it. */
 #include "tests/world/world.h"
 
 #include <stdint.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What endpoints of peer-to-peer transfers decode of one another: a stream of frames, each given to every decoder. What a decoder
- * takes lies within its bounds, and within the frame.
- */
+ * What endpoints of peer-to-peer transfers decode of one another: a stream of frames, each given to every decoder.
+ * What a decoder takes lies within its bounds, and within the frame. */
 #include "p2p/base/wire.h"
 #include "tests/fuzz/fuzz_check.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What clients and servers send the proxy and the router. The first byte says what the rest is: a body (what is taken makes copies, and a question for the router, that are JSON again, with the fields
- * of it, and no other reader of JSON finds in them a field that a copy drops), or a server's metrics.
- */
+ * What clients and servers send the proxy and the router. The first byte says what the rest is: a body (what is taken
+ * makes copies, and a question for the router, that are JSON again, with the fields of it, and no other reader of JSON
+ * finds in them a field that a copy drops), or a server's metrics. */
 #include "conductor/proxy/copies.h"
 #include "conductor/proxy/question.h"
 #include "conductor/router/load.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lists of models and tokens that servers send the router, in two pieces, which must read as in one. What the scanner takes for an object is an object to json-c as well.
- */
+ * Lists of models and tokens that servers send the router, in two pieces, which must read as in one. What the scanner
+ * takes for an object is an object to json-c as well. */
 #include "conductor/router/models.h"
 #include "conductor/router/tokens.h"
 #include "tests/fuzz/fuzz_check.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Superblocks and descriptors of strangers. The first byte chooses what the rest is; an odd one has its check put right
- * first, since no fuzzer finds a hash by itself. What is taken must lie within its chunk.
- */
+ * Superblocks and descriptors of strangers. The first byte chooses what the rest is; an odd one has its check put
+ * right first, since no fuzzer finds a hash by itself. What is taken must lie within its chunk. */
 #include "proto/segfmt.h"
 #include "tests/fuzz/fuzz_check.h"
 

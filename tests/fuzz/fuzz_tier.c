@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What lies on a device of the tier. The first byte chooses: a superblock, a page's header, a record (an odd byte: its check is put right first),
- * or a device on which a few records are, and the rest of the input stores bytes here and there before a start. What is taken must
- * lie within its bounds, and a record that is read is one that was written.
- */
+ * What lies on a device of the tier. The first byte chooses: a superblock, a page's header, a record (an odd byte: its
+ * check is put right first), or a device on which a few records are, and the rest of the input stores bytes here and
+ * there before a start. What is taken must lie within its bounds, and a record that is read is one that was written. */
 #include "node/tier/core.h"
 #include "tests/fuzz/fuzz_check.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The reader of traces, over an anonymous file. What it accepts must be a workload that its own bounds allow.
- */
+ * The reader of traces, over an anonymous file. What it accepts must be a workload that its own bounds allow. */
 #include "tools/replay/trace.h"
 
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A main for fuzz targets that are not linked with libFuzzer: runs the files given, and those in the directories given,
  * through the target: each whole, then cut short at up to 64 places, since lengths that promise more than there is are
- * what parsers get wrong, then as many times with some bytes changed, the same in every run. Every input lies in memory of exactly its size, so that AddressSanitizer sees one byte too far.
- */
+ * what parsers get wrong, then as many times with some bytes changed, the same in every run. Every input lies in memory
+ * of exactly its size, so that AddressSanitizer sees one byte too far. */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * CUDA behind transport/gpu/device.h on a real GPU: what tests/device plays is held against what the driver does. Exit code 77, and why on
- * the last line, where there is none.
- */
+ * CUDA behind transport/gpu/device.h on a real GPU: what tests/device plays is held against what the driver does.
+ * Exit code 77, and why on the last line, where there is none. */
 #include "transport/gpu/device.h"
 #include "tests/cases.h"
 

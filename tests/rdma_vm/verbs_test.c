@@ -202,8 +202,8 @@ move_many(struct pair *p, enum ibv_wr_opcode op, unsigned n, uint32_t len, uint3
 }
 
 // settle takes what is left of move_many's n transfers, in order and once each. A queue pair that falls silent is put
-// into error, which has to flush the rest. Returns what became of the first that failed, or success; silent_out: whether
-// that was needed.
+// into error, which has to flush the rest. Returns what became of the first that failed, or success; silent_out:
+// whether that was needed.
 static enum ibv_wc_status
 settle(struct pair *p, unsigned n, bool *silent_out)
 {
@@ -364,8 +364,8 @@ TEST(test_registration_is_not_invalidated)
     pair_close(&p);
 }
 
-// deregistered_once takes a second registration of the same memory away while transfers by its key are under way. Returns
-// what became of the first that failed; success: all of them had ended before it was gone.
+// deregistered_once takes a second registration of the same memory away while transfers by its key are under way.
+// Returns what became of the first that failed; success: all of them had ended before it was gone.
 static enum ibv_wc_status
 deregistered_once(enum ibv_wr_opcode op)
 {

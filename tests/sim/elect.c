@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * elect: three masters' elections and in-sync sets, as they are shipped, over a model of etcd, with requests that are late or lost, masters
- * that die, stop and go on, partitions, and an etcd that does not answer for a while. A log is a list of numbers here; a standby has the
- * leader's as far as it has come.
+ * elect: three masters' elections and in-sync sets, as they are shipped, over a model of etcd, with requests that are
+ * late or lost, masters that die, stop and go on, partitions, and an etcd that does not answer for a while. A log is
+ * a list of numbers here; a standby has the leader's as far as it has come.
  *
  *   elect --seeds A:B       runs these seeds, with all rules
  *   elect --rules N         switches each election rule off in turn: some of the first N seeds must find out
@@ -13,8 +13,7 @@
  *   LEVEL   who leads, and takes its log for level with the leader's before, has all of that
  *   KEY     who leads in calm does so in a term that is not below the key's
  *   UNSAFE  nobody leads so while a member of the set was there for long
- *   ALIVE   in calm, one leads within ten seconds, and all are in sync
- */
+ *   ALIVE   in calm, one leads within ten seconds, and all are in sync */
 #include "common/mutate.h"
 #include "master/ha/election.h"
 #include "master/ha/insync.h"
@@ -224,7 +223,8 @@ serve(world_t *w, const kvp_etcd_op_t *op, kvp_etcd_answer_t *a)
     if (op->kind != KVP_ETCD_TXN) a->revision = t->revision;
 }
 
-/* Leases that are over are looked for twice a second. When it is back after a time in which it served nobody, all begin anew. */
+/* Leases that are over are looked for twice a second. When it is back after a time in which it served nobody, all begin
+ * anew. */
 static void
 etcd_step(world_t *w)
 {
@@ -430,7 +430,8 @@ acknowledge(world_t *w, master_t *m)
         w->acked[w->acked_n++] = m->log[m->acked];
 }
 
-/* In a planned switch the lead is given up when a standby is level; also later, if one was told that there will be no more. */
+/* In a planned switch the lead is given up when a standby is level; also later, if one was told that there will be no
+ * more. */
 static void
 hand_over(world_t *w, master_t *m)
 {
@@ -655,7 +656,8 @@ static const struct {
 #undef RULE
 };
 
-/* The rare ones: the seed that found the rule last. Where histories have changed the search goes on, and begins at 0 in the end. */
+/* The rare ones: the seed that found the rule last. Where histories have changed the search goes on, and begins at 0 in
+ * the end. */
 static const uint16_t last_found[] = {
     [KVP_RULE_LEASE_FROM_SENT] = 88, [KVP_RULE_SET_IF_LEADER] = 131, [KVP_RULE_SET_BEFORE_LEAD] = 291,
     [KVP_RULE_SET_MAY_STAND] = 1265, [KVP_RULE_LEVEL_OF_LAST] = 442,

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvpsim: runs seeds of the simulator, replays one, shrinks a failing one.
- */
+ * kvpsim: runs seeds of the simulator, replays one, shrinks a failing one. */
 #include "common/mutate.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_shrink.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Time, events, parties, and the course of one run: the plan's calls and faults, then calm, in which everything has to
- * work again, then the end of all clients, after which nothing may be left.
- */
+ * Time, events, parties, and the course of one run: the plan's calls and faults, then calm, in which everything has
+ * to work again, then the end of all clients, after which nothing may be left. */
 #include "tests/sim/sim.h"
 
 #include "tests/sim/sim_oracle.h"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The simulator: the real cores of master, nodes and clients in one thread, over a network, a clock, memory and a disk
  * that are models. Everything that happens follows from one seed and a plan (sim_plan.h); the rules that must hold are
- * in sim_oracle.h. Nothing made during a run is freed before its end (sim_alloc), so an event may name anything.
- */
+ * in sim_oracle.h. Nothing made during a run is freed before its end (sim_alloc), so an event may name anything. */
 #ifndef KVP_TESTS_SIM_H
 #define KVP_TESTS_SIM_H
 
@@ -172,7 +171,8 @@ void master_snapshot(sim_t *s); /* it is to say all that is there once more */
 void master_crash(sim_t *s, uint64_t down_ns); /* dies, and is back with the next term, or its standby leads */
 kvp_master_t *master_resting_core(sim_t *s); /* of a standby */
 party_t *master_party(sim_t *s);
-/* master_succeed starts the next master while this one lives on, for so long: the elder. Some stay with it, or find it. */
+/* master_succeed starts the next master while this one lives on, for so long: the elder. Some stay with it, or find it.
+ */
 void master_succeed(sim_t *s, rng_t *rng, uint64_t ns);
 void master_end_elder(sim_t *s);
 bool master_is_elder(const sim_t *s); /* it is the elder that hears and speaks */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Calls that are one question and one answer: removals, existence, look-ups and the release of their tickets, bumps.
- */
+ * Calls that are one question and one answer: removals, existence, look-ups and the release of their tickets, bumps. */
 #include "tests/sim/sim_client.h"
 
 #include "client/core/places.h"

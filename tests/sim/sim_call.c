@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Threads of clients: each takes the plan's calls for it one after the other and drives the client's cores through
- * their steps, as client/api/batch.c does. The oracle is told what every call was answered.
- */
+ * their steps, as client/api/batch.c does. The oracle is told what every call was answered. */
 #include "tests/sim/sim_client.h"
 
 #include "proto/pb.h"
@@ -465,9 +464,9 @@ thread_moved(sim_t *s, thread_t *t)
 }
 
 /* ---- the end of a call */
-/* A known location is read without a question, so what counts is the last load of its bytes, less the lease. Not when the call
- * had them: another key of its batch, or the network, may hold it up for long after that, and I1 speaks of what was newest before
- * it began. */
+/* A known location is read without a question, so what counts is the last load of its bytes, less the lease. Not when
+ * the call had them: another key of its batch, or the network, may hold it up for long after that, and I1 speaks of
+ * what was newest before it began. */
 static void
 tell_got(sim_t *s, thread_t *t, uint32_t i)
 {
@@ -567,8 +566,8 @@ thread_next(sim_t *s, thread_t *t)
 }
 
 /* What comes next: a put, then a get, again and again until the get gives it. Where there are pins, or several
- * tenants, each first removes what it has: these are not evicted, and a chunk of one is not taken for another as long as
- * anything is in it. */
+ * tenants, each first removes what it has: these are not evicted, and a chunk of one is not taken for another as long
+ * as anything is in it. */
 static call_kind_t
 next_proof(const sim_t *s, const thread_t *t)
 {

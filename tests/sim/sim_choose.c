@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a call of the plan is: its kind, its keys and how it is asked for, each from the call's own stream of chance, as
- * the plan's profile weighs them.
- */
+ * What a call of the plan is: its kind, its keys and how it is asked for, each from the call's own stream of chance,
+ * as the plan's profile weighs them. */
 #include "tests/sim/sim_client.h"
 
 #define UPSERT_PER_MILLE 250u

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A client process: its session with the master (hello, heartbeats, loss, back-off), the drain notices of
- * ended incarnations, and its own life and death.
- */
+ * A client process: its session with the master (hello, heartbeats, loss, back-off), the drain notices of ended
+ * incarnations, and its own life and death. */
 #include "tests/sim/sim_client.h"
 
 #include "common/mutate.h"
@@ -17,7 +16,8 @@
 #define CONNECT_NS SEC
 #define BEATS_A_LEASE 3u
 #define REVOKED_BEAT_NS (10 * MS)
-#define LEAVE_NS (50 * MS) /* from the last word to the end of the process; and between two looks at calls under way */
+/* from the last word to the end of the process; and between two looks at calls under way   \ */
+#define LEAVE_NS (50 * MS)
 
 static void on_connect(sim_t *s, void *arg, uint64_t unused);
 

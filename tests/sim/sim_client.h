@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A simulated client process: its shell's state, shared by sim_client.c (session, life), sim_call.c (calls of its
- * threads), sim_choose.c (what these calls are), sim_ask.c (those that are one message) and sim_path.c (attachments to
- * nodes, and transfers).
- */
+ * threads), sim_choose.c (what these calls are), sim_ask.c (those that are one message) and sim_path.c (attachments
+ * to nodes, and transfers). */
 #ifndef KVP_TESTS_SIM_CLIENT_H
 #define KVP_TESTS_SIM_CLIENT_H
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a client and a node say to each other on the connections that this simulation models without their frames:
- * attaching, opening memory for writing, the word of being drained, and transfers by TCP.
- */
+ * attaching, opening memory for writing, the word of being drained, and transfers by TCP. */
 #ifndef KVP_TESTS_SIM_DATA_H
 #define KVP_TESTS_SIM_DATA_H
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The master's disk: a file that is appended to, with latencies of its own for writes and for syncs. What was written is read back after the
- * master was killed, and what was synced after its machine has lost its power; of what is behind that, any beginning may be there too, and
- * after a power loss its last bytes may be wrong. Some plans lose all of it, in some it does not answer for long. What the log says is read
- * here a second time, for the oracle.
- */
+ * The master's disk: a file that is appended to, with latencies of its own for writes and for syncs. What was written
+ * is read back after the master was killed, and what was synced after its machine has lost its power; of what is
+ * behind that, any beginning may be there too, and after a power loss its last bytes may be wrong. Some plans lose
+ * all of it, in some it does not answer for long. What the log says is read here a second time, for the oracle. */
 #ifndef KVP_TESTS_SIM_DISK_H
 #define KVP_TESTS_SIM_DISK_H
 
@@ -19,10 +18,11 @@ void disk_crash(sim_t *s); /* the master's */
 void disk_heal(sim_t *s); /* it answers again */
 /* disk_forget drops what lies before that position. */
 void disk_forget(sim_t *s, uint64_t from);
-/* What a standby follows. disk_at: the bytes from that position on, up to disk_written. disk_next_base: where a base begins behind the first
- * position and in front of the second, or the second. disk_synced: position up to which the master may take all to be kept for good, which waits for the standby;
- * disk_more_is_synced: that one has got on. disk_taken_over: the log ends there, and another core goes on with it, whose positions begin at the first one, and which lacks nothing
- * (is_level) or believes nodes of what came behind. */
+/* What a standby follows. disk_at: the bytes from that position on, up to disk_written. disk_next_base: where a base
+ * begins behind the first position and in front of the second, or the second. disk_synced: position up to which the
+ * master may take all to be kept for good, which waits for the standby; disk_more_is_synced: that one has got on.
+ * disk_taken_over: the log ends there, and another core goes on with it, whose positions begin at the first one, and
+ * which lacks nothing (is_level) or believes nodes of what came behind. */
 const uint8_t *disk_at(const sim_t *s, uint64_t at);
 uint64_t disk_from(const sim_t *s);
 uint64_t disk_written(const sim_t *s);
@@ -35,7 +35,8 @@ void disk_taken_over(sim_t *s, uint64_t origin, uint64_t end, bool is_level);
 void disk_restore(sim_t *s, kvp_master_t *core);
 
 /* What the journal said when the master that runs now began. disk_judges: all that was committed then. disk_knows: that
- * version was. disk_says_gone: it was gone, whatever nodes report. disk_has_said: at some time a commit of it was written. */
+ * version was. disk_says_gone: it was gone, whatever nodes report. disk_has_said: at some time a commit of it was
+ * written. */
 bool disk_judges(const sim_t *s);
 bool disk_knows(const sim_t *s, uint32_t tenant, kvp_digest_t digest, uint64_t version);
 bool disk_has_bumped(const sim_t *s, uint32_t tenant, uint64_t version); /* it is of an older epoch, by the same */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Faults of the plan: each happens at its time, to whom its own stream of chance says, for as long as that says.
- */
+ * Faults of the plan: each happens at its time, to whom its own stream of chance says, for as long as that says. */
 #include "tests/sim/sim_disk.h"
 
 static party_t *
@@ -54,8 +53,8 @@ partition(sim_t *s, rng_t *rng)
     TRACE(s, "nothing passes from host %u to host %u until %.3f us", a, b, (double)until / 1e3);
 }
 
-/* Nothing passes between a host and the master's, whose side is told as well, as where a switch goes: what is connected to
- * others there goes on. */
+/* Nothing passes between a host and the master's, whose side is told as well, as where a switch goes: what is connected
+ * to others there goes on. */
 static void
 cut_host(sim_t *s, rng_t *rng, uint64_t ns)
 {
@@ -107,7 +106,8 @@ down_time(const sim_t *s, uint64_t ns)
     }
 }
 
-/* For how long somebody is not there. What is known is read for a lease after it is no more: only later that is an error. */
+/* For how long somebody is not there. What is known is read for a lease after it is no more: only later that is an
+ * error. */
 static uint64_t
 fault_length(const sim_t *s, rng_t *rng)
 {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The oracle's view of groups: which members the master was told to commit, and with that whether a group may be seen, goes
- * as one, and is left behind by nobody. What it cannot know (when the master began a group anew) it takes for the case in
- * which less is asked of the master.
- */
+ * The oracle's view of groups: which members the master was told to commit, and with that whether a group may be
+ * seen, goes as one, and is left behind by nobody. What it cannot know (when the master began a group anew) it takes
+ * for the case in which less is asked of the master. */
 #include "tests/sim/sim_oracle_priv.h"
 
 struct group {
@@ -93,8 +92,8 @@ are_all_served(const group_t *g, grant_t *const *all)
     return all != NULL;
 }
 
-/* Those that are there by now need not be those that were: the master may have dropped one that it has not ordered a busy
- * node to retire. So it is kept in mind who they were. */
+/* Those that are there by now need not be those that were: the master may have dropped one that it has not ordered a
+ * busy node to retire. So it is kept in mind who they were. */
 void
 group_missed(sim_t *s, const grant_t *m)
 {

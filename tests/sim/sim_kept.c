@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is gone stays gone: when a client is told so, every extent that was served under that key is DEAD, or, where there is a log that is
- * synced, that says so.
- */
+ * What is gone stays gone: when a client is told so, every extent that was served under that key is DEAD, or, where
+ * there is a log that is synced, that says so. */
 #include "tests/sim/sim_disk.h"
 #include "tests/sim/sim_oracle_priv.h"
 #include "tests/sim/sim_watch.h"
 
-/* Its node was away for so long that the master may have given it up, and with it what is in it; or has not come since this
- * master began. */
+/* Its node was away for so long that the master may have given it up, and with it what is in it; or has not come since
+ * this master began. */
 static bool
 may_be_given_up(const sim_t *s, const grant_t *g)
 {
@@ -31,8 +30,8 @@ is_readable(const grant_t *g)
     return g->is_committed && is_sealed(g);
 }
 
-/* A next master would find out that it is gone, whatever it lacks of the log, and believes of nodes instead. A newer version tells of those
- * before it. */
+/* A next master would find out that it is gone, whatever it lacks of the log, and believes of nodes instead. A newer
+ * version tells of those before it. */
 static void
 check(sim_t *s, const grant_t *g)
 {

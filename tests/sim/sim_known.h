@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Known locations of one session, as client/cache/locations.c keeps them: the core's cache and lease, without locks.
- */
+ * Known locations of one session, as client/cache/locations.c keeps them: the core's cache and lease, without locks. */
 #ifndef KVP_TESTS_SIM_KNOWN_H
 #define KVP_TESTS_SIM_KNOWN_H
 

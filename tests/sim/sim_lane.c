@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Lanes: the node's serving of transfers by TCP, one at a time and in order for a connection. A write looks at the
- * guarding word before each piece, and between that look and the store time passes.
- */
+ * guarding word before each piece, and between that look and the store time passes. */
 #include "common/mutate.h"
 #include "tests/sim/sim_node.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The master's shell: connections in, frames to the core, its outputs to the network and the disk, ticks when it is due. Everything
- * that passes is shown to the oracle.
- */
+ * The master's shell: connections in, frames to the core, its outputs to the network and the disk, ticks when it is
+ * due. Everything that passes is shown to the oracle. */
 #include "master/core/api/master.h"
 
 #include "proto/wire.h"
@@ -158,8 +157,8 @@ write_later(sim_t *s, master_t *m)
     last->end = m->ready.log_end;
 }
 
-/* Returns the core's frames, and keeps what is for the disk. The records of a master that is cut off count as written at
- * once where is_first: before it says anything. */
+/* Returns the core's frames, and keeps what is for the disk. The records of a master that is cut off count as written
+ * at once where is_first: before it says anything. */
 static said_t *
 collect(sim_t *s, bool is_first)
 {

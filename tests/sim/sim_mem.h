@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Memory of a node: descriptor words, descriptors, keys, and payload in units of 64 bytes. A unit holds no bytes but a
- * mark that names the put it came from and its place in it, so what a reader gets tells exactly whose bytes it saw.
+ * Memory of a node: descriptor words, descriptors, keys, and payload in units of 64 bytes. A unit holds no bytes but
+ * a mark that names the put it came from and its place in it, so what a reader gets tells exactly whose bytes it saw.
  * Every extent that a master ever granted is known here (grant_t), with what became of it: a store that lands where
- * its grant is over breaks I2.
- */
+ * its grant is over breaks I2. */
 #ifndef KVP_TESTS_SIM_MEM_H
 #define KVP_TESTS_SIM_MEM_H
 
@@ -110,8 +109,8 @@ mem_t *mem_find(sim_t *s, const uint8_t uuid[16]); /* also one that is gone; NUL
 /* grant_add notes what a master grants. Fails I2 where somebody may still write there, I5 for an old generation. */
 grant_t *grant_add(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation, uint64_t offset,
                    uint64_t len);
-/* grant_note notes one that a master of an older term gives where a newer one rules. Its writer may store there only where
- * that space was free in the older term too, which is a gap to the newer master, and until the gap is freed. */
+/* grant_note notes one that a master of an older term gives where a newer one rules. Its writer may store there only
+ * where that space was free in the older term too, which is a gap to the newer master, and until the gap is freed. */
 grant_t *grant_note(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation, uint64_t offset,
                     uint64_t len);
 grant_t *grant_find(const mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation); /* NULL = never granted */

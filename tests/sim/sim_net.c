@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The network: connections as TCP and Unix sockets behave. Bytes keep their order; a connection that breaks loses a
- * tail; a partition holds bytes back until it is over; a peer that stopped still receives.
- */
+ * tail; a partition holds bytes back until it is over; a peer that stopped still receives. */
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A node's shell: the link to the master, attachments of clients and their processes, and rounds of quiesce. Lanes, which
- * serve transfers by TCP, are in sim_lane.c.
- */
+ * A node's shell: the link to the master, attachments of clients and their processes, and rounds of quiesce. Lanes,
+ * which serve transfers by TCP, are in sim_lane.c. */
 #include "tests/sim/sim_node.h"
 
 #include "common/mutate.h"
@@ -216,7 +215,8 @@ lose(sim_t *s, node_t *n)
     sim_at(s, &n->party, s->now + rng_between(&n->rng, RETRY_NS / 2, RETRY_NS), on_dial, n, 0);
 }
 
-/* What a stranger would say. Only an election raises the term where masters are elected, so Mount may lie there, too. */
+/* What a stranger would say. Only an election raises the term where masters are elected, so Mount may lie there, too.
+ */
 static uint32_t
 told_term(sim_t *s, const node_t *n, bool is_mount)
 {

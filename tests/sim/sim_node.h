@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A simulated node: its shell's state, shared by sim_node.c and sim_lane.c.
- */
+ * A simulated node: its shell's state, shared by sim_node.c and sim_lane.c. */
 #ifndef KVP_TESTS_SIM_NODE_H
 #define KVP_TESTS_SIM_NODE_H
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The oracle at the clients' door: what each call was told, held against all that was put, removed and acknowledged.
- */
+ * The oracle at the clients' door: what each call was told, held against all that was put, removed and acknowledged. */
 #include "tests/sim/sim_oracle_priv.h"
 #include "tests/sim/sim_tier.h"
 
@@ -46,7 +45,8 @@ oracle_put_begins(sim_t *s, uint32_t key, uint64_t len)
     return put;
 }
 
-/* A later master than the one that answered may have been told of it already, by a node that had not heard that it is gone. */
+/* A later master than the one that answered may have been told of it already, by a node that had not heard that it is
+ * gone. */
 static bool
 is_told_to_later_master(const put_t *put, const ended_t *call)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What must hold, and the reference that it is held against: everything that clients were told, everything that the
- * master says, and every extent with what became of it. Rules are named by the design's invariants: I1 to I9.
- */
+ * master says, and every extent with what became of it. Rules are named by the design's invariants: I1 to I9. */
 #ifndef KVP_TESTS_SIM_ORACLE_H
 #define KVP_TESTS_SIM_ORACLE_H
 
@@ -37,8 +36,8 @@ void oracle_end(sim_t *s); /* all clients are gone: nothing may be left */
 /* ---- what the master hears and says, in the order in which it does */
 void oracle_master_hears(sim_t *s, conn_t *conn, const kvp_frame_t *f);
 void oracle_master_says(sim_t *s, conn_t *conn, const kvp_frame_t *f);
-/* oracle_master_has_said: all that a step made it say. Fails I7 where it refused what there is room for, USE where something
- * went and what was not used for longer stays. */
+/* oracle_master_has_said: all that a step made it say. Fails I7 where it refused what there is room for, USE where
+ * something went and what was not used for longer stays. */
 void oracle_master_has_said(sim_t *s);
 void oracle_conn_over(sim_t *s, conn_t *conn); /* it heard that, or closed it */
 void oracle_master_died(sim_t *s);

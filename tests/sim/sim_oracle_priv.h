@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The oracle's state, shared by sim_oracle.c (what clients are told, and the end) and sim_watch*.c (what the master hears
- * and says).
- */
+ * The oracle's state, shared by sim_oracle.c (what clients are told, and the end) and sim_watch*.c (what the master
+ * hears and says). */
 #ifndef KVP_TESTS_SIM_ORACLE_PRIV_H
 #define KVP_TESTS_SIM_ORACLE_PRIV_H
 
@@ -123,8 +122,8 @@ bool is_forced(sim_t *s, const grant_t *g); /* it may go, whoever holds it */
 
 /* ---- sim_present.c */
 void says_presented(sim_t *s, conn_t *conn, uint32_t tenant, const ask_t *ask, const kvp_frame_t *f);
-/* holds_carry: there is another master, to which what is held may be presented. is_alone: the one before is no more; one that
- * lives on may still take it away, and tell nodes so. */
+/* holds_carry: there is another master, to which what is held may be presented. is_alone: the one before is no more;
+ * one that lives on may still take it away, and tell nodes so. */
 void holds_carry(sim_t *s, bool is_alone);
 bool is_carried(const sim_t *s, const grant_t *g); /* and still is */
 
@@ -136,8 +135,8 @@ void group_missed(sim_t *s, const grant_t *m); /* one of a group that may hide i
 void group_shown(sim_t *s, grant_t *m); /* a reader was told of it */
 void group_key_shown(sim_t *s, uint32_t tenant, kvp_digest_t digest); /* and of that key */
 void group_looked_up(sim_t *s, uint32_t tenant, kvp_digest_t digest, bool is_found);
-/* group_hold: what a ticket on the group protects, the newest of each number; returns how many of them. Of a group without
- * a size it is not known which of those whose retirement was not ordered yet are still in it: none. */
+/* group_hold: what a ticket on the group protects, the newest of each number; returns how many of them. Of a group
+ * without a size it is not known which of those whose retirement was not ordered yet are still in it: none. */
 uint32_t group_hold(sim_t *s, uint32_t tenant, kvp_digest_t digest, grant_t **grants, uint32_t max);
 void group_may_leave(sim_t *s, uint32_t tenant,
                      const kvp_digest_t *digest); /* one at a time; NULL: any of the tenant's */

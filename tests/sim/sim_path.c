@@ -2,9 +2,8 @@
  * Transfers of a thread's batch, and the attachments that they need. By shared memory the thread itself loads and
  * stores, one piece after the other: it looks at the guarding word, and then stores, however much later that is; what
  * it stored may become visible later still, but before anything that its thread publishes or says after it. By TCP a
- * question goes to the node's lane and the thread waits. At the deadline whatever is not over is given up: what runs by
- * shared memory stops at its next look at the clock, connections are closed.
- */
+ * question goes to the node's lane and the thread waits. At the deadline whatever is not over is given up: what runs
+ * by shared memory stops at its next look at the clock, connections are closed. */
 #include "tests/sim/sim_client.h"
 
 #include "common/mutate.h"

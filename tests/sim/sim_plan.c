@@ -454,8 +454,8 @@ make_uses(plan_t *plan)
 }
 
 /* ---- delayed_messages */
-/* One master after the other, and each is there before writers under the one before have begun, in memory of which much was
- * never used. */
+/* One master after the other, and each is there before writers under the one before have begun, in memory of which much
+ * was never used. */
 static void
 make_delayed_messages(plan_t *plan)
 {
@@ -482,8 +482,8 @@ make_delayed_messages(plan_t *plan)
 }
 
 /* ---- sums */
-/* A group is evicted as one, and what comes takes only a part of its space: the rest lies there as it was, while the lease
- * of those who know it is renewed again and again. */
+/* A group is evicted as one, and what comes takes only a part of its space: the rest lies there as it was, while the
+ * lease of those who know it is renewed again and again. */
 static void
 make_sums(plan_t *plan)
 {
@@ -503,7 +503,8 @@ make_sums(plan_t *plan)
     plan_add_calls(plan, &rng, calls, rng_log(&rng, 10 * MS, 60 * MS));
 }
 
-/* Not where keys collide: which of two keys with one digest it is only a descriptor tells, and 128 bits come to no such. */
+/* Not where keys collide: which of two keys with one digest it is only a descriptor tells, and 128 bits come to no
+ * such. */
 static void
 choose_sums(plan_t *plan)
 {

@@ -43,17 +43,20 @@ typedef enum {
 /* What a plan is about. Each profile has seeds of its own: a new one leaves the histories of the others as they are. */
 typedef enum {
     PROFILE_MIXED, /* everything that is not of another profile */
-    PROFILE_CUT, /* known locations, read again and again by clients that are cut off from the master and not from nodes,
-                    and removals meanwhile that wait for them */
+    PROFILE_CUT, /* known locations, read again and again by clients that are cut off from the master and not from
+                    nodes, and removals meanwhile that wait for them */
     PROFILE_JOURNAL, /* the master has a journal, and dies: with a node away, or twice, or losing the journal */
     PROFILE_GROUPS, /* objects that appear and are evicted together, in a pool that is too small for all of them */
     PROFILE_TERMS, /* the next master begins while the old one lives, and some are with the one, some with the other */
-    PROFILE_FULL, /* a pool full of what is probed, or left unfinished by clients that stop and die, with nodes that break off */
-    PROFILE_MASTER_HANDOVER, /* the next master comes soon, while writers of the one before are in the midst of a put, and go on */
+    PROFILE_FULL, /* a pool full of what is probed, or left unfinished by clients that stop and die, with nodes that
+                     break off */
+    PROFILE_MASTER_HANDOVER, /* the next master comes soon, while writers of the one before are in the midst of a put,
+                                and go on */
     PROFILE_USES, /* a full pool in which nothing fails and all is of one length: what goes is what nobody uses */
     PROFILE_DELAYED_MESSAGES, /* what is said arrives late, at writers who begin when their master is no more */
     PROFILE_SUMS, /* what clients know is evicted, a group at a time, and put again; and they read by sums alone */
-    PROFILE_PARTITION, /* some only read, and go on where they, or the nodes that they read from, are away from the master */
+    PROFILE_PARTITION, /* some only read, and go on where they, or the nodes that they read from, are away from the
+                          master */
     PROFILE_SLOTS, /* the next master comes while writers sleep between a look at the word and the descriptor's store */
     PROFILE_TIERS, /* what is evicted is on SSD tiers: read again, removed, put anew, while nodes and masters die */
     PROFILE_KEEPERS, /* nodes die while writers are at their memory, and the next process adopts it */

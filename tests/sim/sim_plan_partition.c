@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Plans of clients that go on where their master does not reach them or their node, or is no more: readers of known
- * locations, and writers that sleep over a descriptor. Each is made for the histories that are told here, in which a rule
- * matters that other plans seldom need.
- */
+ * locations, and writers that sleep over a descriptor. Each is made for the histories that are told here, in which a
+ * rule matters that other plans seldom need. */
 #include "tests/sim/sim_plan_priv.h"
 
 /* ---- partition: one thread of each client only reads, so that none of it waits for the master all the time.
  *
- * A host is cut off, with the clients and the node on it. Its own clients read on for the grace, by shared memory, what is
- * removed meanwhile, and who waits for their leases has to wait for theirs as well (LEASE_OF_THE_LOST). Those of the third
- * host read from that node by TCP, under a lease that the master renews. The node is soon given up, and with it all that
- * the master knew of it: when a key is put again nothing tells that somebody may know the old place (REVOKE_OF_LOST). */
+ * A host is cut off, with the clients and the node on it. Its own clients read on for the grace, by shared memory, what
+ * is removed meanwhile, and who waits for their leases has to wait for theirs as well (LEASE_OF_THE_LOST). Those of the
+ * third host read from that node by TCP, under a lease that the master renews. The node is soon given up, and with it
+ * all that the master knew of it: when a key is put again nothing tells that somebody may know the old place
+ * (REVOKE_OF_LOST). */
 static void
 make_cut_off(plan_t *plan, rng_t *rng)
 {
@@ -25,8 +25,8 @@ make_cut_off(plan_t *plan, rng_t *rng)
     }
 }
 
-/* A node stops, and those who read its memory do not. In a full pool some of what it has is evicted before it is known to
- * be late, and no DEAD comes; then it is put again elsewhere, or removed: the node is not lost all the while, and an
+/* A node stops, and those who read its memory do not. In a full pool some of what it has is evicted before it is known
+ * to be late, and no DEAD comes; then it is put again elsewhere, or removed: the node is not lost all the while, and an
  * eviction revokes nothing (REVOKE_NOT_DEAD_YET). */
 static void
 make_silent(plan_t *plan, rng_t *rng)
@@ -63,7 +63,8 @@ plan_make_partition(plan_t *plan)
         make_silent(plan, &rng);
 }
 
-/* ---- tiers: twice or three times as much as memory has room for, and each of those who have parts of it dies now and then. */
+/* ---- tiers: twice or three times as much as memory has room for, and each of those who have parts of it dies now and
+ * then. */
 void
 plan_make_tiers(plan_t *plan)
 {
@@ -89,7 +90,8 @@ plan_make_tiers(plan_t *plan)
         (void)plan_add(plan, kinds[rng_below(&rng, sizeof kinds)], rng_log(&rng, 5 * MS, 3 * SEC));
 }
 
-/* ---- keepers: a node dies while clients are in the midst of puts and gets, some of whom die or stop meanwhile, or a master does. */
+/* ---- keepers: a node dies while clients are in the midst of puts and gets, some of whom die or stop meanwhile, or a
+ * master does. */
 void
 plan_make_keepers(plan_t *plan)
 {
@@ -116,7 +118,8 @@ plan_make_keepers(plan_t *plan)
         (void)plan_add(plan, kinds[rng_below(&rng, sizeof kinds)], rng_log(&rng, 2 * MS, 2 * SEC));
 }
 
-/* ---- standbys: the master dies during puts and removals, or another leads while it lives, and nodes are away meanwhile. */
+/* ---- standbys: the master dies during puts and removals, or another leads while it lives, and nodes are away
+ * meanwhile. */
 void
 plan_make_standbys(plan_t *plan)
 {
@@ -150,9 +153,9 @@ plan_make_standbys(plan_t *plan)
         (void)plan_add(plan, kinds[rng_below(&rng, sizeof kinds)], rng_log(&rng, 2 * MS, 2 * SEC));
 }
 
-/* ---- slots: a writer was granted a slot, has looked at its word, and sleeps before it stores the descriptor. Its master
- * dies, the next one hears of what is sealed beside it, some of that is removed, and puts of other lengths divide its space
- * anew: for that they need slots, and the writer's is told of by no report (OLD_SLOTS_WAIT). */
+/* ---- slots: a writer was granted a slot, has looked at its word, and sleeps before it stores the descriptor. Its
+ * master dies, the next one hears of what is sealed beside it, some of that is removed, and puts of other lengths
+ * divide its space anew: for that they need slots, and the writer's is told of by no report (OLD_SLOTS_WAIT). */
 void
 plan_make_slots(plan_t *plan)
 {

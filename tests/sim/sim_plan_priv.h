@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What plans are made of, shared by sim_plan.c and the profiles in files of their own.
- */
+ * What plans are made of, shared by sim_plan.c and the profiles in files of their own. */
 #ifndef KVP_TESTS_SIM_PLAN_PRIV_H
 #define KVP_TESTS_SIM_PLAN_PRIV_H
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The oracle of what clients present again: what a master says it honours is held as by any ticket; and what was held when a
- * master went is not taken by the next one before its clients had the time to come.
- */
+ * The oracle of what clients present again: what a master says it honours is held as by any ticket; and what was held
+ * when a master went is not taken by the next one before its clients had the time to come. */
 #include "tests/sim/sim_oracle_priv.h"
 
 #define PRESENT_NS (2 * SEC) /* that a master which took over waits; no ticket of the simulation lasts longer */

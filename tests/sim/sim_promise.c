@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a journal must not leave out: when a master dies while all nodes are there and nothing is on its way out, all that
- * it had acknowledged and not given up since is in what the next one reads. (At other times something may be gone that
- * nobody was told of: an eviction whose order waits, a removal under way.)
- * And what a new version replaces is retired only when the journal can no more forget the new one.
- */
+ * What a journal must not leave out: when a master dies while all nodes are there and nothing is on its way out, all
+ * that it had acknowledged and not given up since is in what the next one reads. (At other times something may be
+ * gone that nobody was told of: an eviction whose order waits, a removal under way.) And what a new version replaces
+ * is retired only when the journal can no more forget the new one. */
 #include "tests/sim/sim_disk.h"
 #include "tests/sim/sim_oracle_priv.h"
 
@@ -62,8 +61,8 @@ typedef struct replaced {
     struct replaced *next;
 } replaced_t;
 
-/* Only while nothing is on its way out, and no put waits for room: then what is retired in this step is so for the sake of
- * the version that is committed in it. */
+/* Only while nothing is on its way out, and no put waits for room: then what is retired in this step is so for the sake
+ * of the version that is committed in it. */
 void
 promise_commit_heard(sim_t *s, const grant_t *grant)
 {

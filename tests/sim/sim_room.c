@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a full pool has to yield: whether a put that the master refuses for good could have been given a place.
- */
+ * What a full pool has to yield: whether a put that the master refuses for good could have been given a place. */
 #include "tests/sim/sim_oracle_priv.h"
 
 /* What the same step gave to another was not to be had. */
@@ -17,8 +16,8 @@ is_free(const grant_t *g)
 }
 
 /* Longest run of units of the chunk that a put of this tenant can be given: what is in them is free, or may be evicted,
- * or will be one of the two before long, all but what is pinned. Another tenant's chunk is not given as long as anything
- * is in it. */
+ * or will be one of the two before long, all but what is pinned. Another tenant's chunk is not given as long as
+ * anything is in it. */
 static uint32_t
 longest_run(const sim_t *s, const chunk_t *c, uint32_t tenant)
 {
@@ -64,8 +63,8 @@ check_refusal(sim_t *s, uint32_t tenant, uint64_t len)
                          (unsigned long)len, i, mem->node);
 }
 
-/* Their budget is a quarter of the pool; while a node comes back its memory counts twice, and what is held keeps its pin. So
- * does what a later master learns of, until its report is over and it is on a list. */
+/* Their budget is a quarter of the pool; while a node comes back its memory counts twice, and what is held keeps its
+ * pin. So does what a later master learns of, until its report is over and it is on a list. */
 static void
 check_pins(sim_t *s)
 {
@@ -96,8 +95,8 @@ check_probes(sim_t *s)
                  (unsigned long)s->oracle->pool_largest);
 }
 
-/* What the client has not ended, and where it may still store. Of what lies on a node that is away it is not known which
- * order waits. */
+/* What the client has not ended, and where it may still store. Of what lies on a node that is away it is not known
+ * which order waits. */
 static bool
 is_unfinished(const attempt_t *a, const grant_t *g)
 {

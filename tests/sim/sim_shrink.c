@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Delta debugging over the list of choices. Each try runs in a process of its own: a plan may also fail by a crash.
- */
+ * Delta debugging over the list of choices. Each try runs in a process of its own: a plan may also fail by a crash. */
 #include "tests/sim/sim_shrink.h"
 
 #include "tests/sim/sim.h"

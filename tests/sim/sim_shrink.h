@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Shrinking: the fewest choices of a plan with which it still breaks the same rule.
- */
+ * Shrinking: the fewest choices of a plan with which it still breaks the same rule. */
 #ifndef KVP_TESTS_SIM_SHRINK_H
 #define KVP_TESTS_SIM_SHRINK_H
 

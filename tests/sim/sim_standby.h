@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A standby: a core as it is shipped that follows what the master's disk has, piece by piece and late, and what the master may acknowledge
- * meanwhile (master/ha/insync.h). It may be stuck, and then it is left behind. Where it is in the in-sync set it can take over.
- */
+ * A standby: a core as it is shipped that follows what the master's disk has, piece by piece and late, and what the
+ * master may acknowledge meanwhile (master/ha/insync.h). It may be stuck, and then it is left behind. Where it is in
+ * the in-sync set it can take over. */
 #ifndef KVP_TESTS_SIM_STANDBY_H
 #define KVP_TESTS_SIM_STANDBY_H
 

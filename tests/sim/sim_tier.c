@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A node's tier: mounting, reports, orders. The steps of the real node (node/tiering.c) are taken one by one: a DEMOTE copies and looks at the
- * word when it begins, and is on the device when it is done; a STAGE reads and stores when it is done; what is dropped is hidden at once, and gone
- * for good when that is done. A process that dies in between leaves either.
- */
+ * A node's tier: mounting, reports, orders. The steps of the real node (node/tiering.c) are taken one by one: a DEMOTE
+ * copies and looks at the word when it begins, and is on the device when it is done; a STAGE reads and stores when it
+ * is done; what is dropped is hidden at once, and gone for good when that is done. A process that dies in between
+ * leaves either. */
 #include "tests/sim/sim_tier.h"
 
 #include "proto/pb.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The SSD tier of a simulated node: what is on its device, the master's orders about it, and the oracle over both. The device outlives the
- * node's process; what was answered is on it, but for what a loss of the machine's power takes.
- */
+ * The SSD tier of a simulated node: what is on its device, the master's orders about it, and the oracle over both. The
+ * device outlives the node's process; what was answered is on it, but for what a loss of the machine's power takes. */
 #ifndef KVP_TESTS_SIM_TIER_H
 #define KVP_TESTS_SIM_TIER_H
 
@@ -55,7 +54,8 @@ bool tier_on_answer(sim_t *s, struct node *n, const kvp_frame_t *f); /* false: i
 void tier_link_lost(struct node *n);
 void tier_crash(sim_t *s, struct node *n, rng_t *rng, bool is_process); /* or, perhaps, its machine dies */
 
-/* ---- the oracle's. tier_expects: an answer, of the node or of the master, is about these. tier_is_gone: a STAGE asks for a record that is not there. */
+/* ---- the oracle's. tier_expects: an answer, of the node or of the master, is about these. tier_is_gone: a STAGE asks
+ * for a record that is not there. */
 void tier_expects(sim_t *s, const conn_t *conn, uint8_t op, uint64_t request, tiered_t **records, uint32_t n);
 void tier_is_gone(sim_t *s, const struct node *n, kvp_digest_t digest, uint64_t version);
 void tier_says_stage(sim_t *s, conn_t *conn, const kvp_frame_t *f);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What must not wait for long at a master that runs: the answer to a removal, for a node that does not obey; and a put, for
- * a writer of its key that is silent. Only the pool's first master is asked, as long as its clock and itself go on: later
- * ones wait for leases that others gave, and time in which it did not run is not its peers'.
- */
+ * What must not wait for long at a master that runs: the answer to a removal, for a node that does not obey; and a
+ * put, for a writer of its key that is silent. Only the pool's first master is asked, as long as its clock and itself
+ * go on: later ones wait for leases that others gave, and time in which it did not run is not its peers'. */
 #include "tests/sim/sim_oracle_priv.h"
 
 #include "proto/pb.h"
@@ -38,8 +37,8 @@ may_wait(const ask_t *ask)
     return may;
 }
 
-/* Whether some node that hears the master spoke after it was told of the removal: it has answered that as well. Where none
- * did, only the master knows what the answer would promise. */
+/* Whether some node that hears the master spoke after it was told of the removal: it has answered that as well. Where
+ * none did, only the master knows what the answer would promise. */
 static bool
 is_known_to_node(sim_t *s, const ask_t *ask)
 {

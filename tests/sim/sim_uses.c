@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What goes first, in plans in which that can be told (PROFILE_USES): objects of one length on one node, which nobody
- * removes, and nobody fails. So whatever is retired was evicted, and of what could have gone instead nothing may be that
- * was not used since what is evicted was put. A put, a get and a view are uses. A look-up is one of what it reserved only if
- * one of the keys that it named was put or got before the reservation ended; who did so is not asked.
+ * removes, and nobody fails. So whatever is retired was evicted, and of what could have gone instead nothing may be
+ * that was not used since what is evicted was put. A put, a get and a view are uses. A look-up is one of what it
+ * reserved only if one of the keys that it named was put or got before the reservation ended; who did so is not asked.
  */
 #include "tests/sim/sim_oracle_priv.h"
 

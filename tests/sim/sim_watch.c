@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The oracle at the master's door: every question and every answer passes here, in the order in which the core heard and
- * said it. From that follows what was granted, is committed, held and retired, and with that what may be said next: this file.
- * What is heard is taken in sim_watch_hears.c, what is known of memory kept in sim_watch_mem.c.
- */
+ * The oracle at the master's door: every question and every answer passes here, in the order in which the core heard
+ * and said it. From that follows what was granted, is committed, held and retired, and with that what may be said
+ * next: this file. What is heard is taken in sim_watch_hears.c, what is known of memory kept in sim_watch_mem.c. */
 #include "tests/sim/sim_disk.h"
 #include "tests/sim/sim_tier.h"
 #include "tests/sim/sim_watch.h"
@@ -186,8 +185,8 @@ missed(sim_t *s, uint32_t tenant, kvp_digest_t digest, const ask_t *ask, bool ma
     }
 }
 
-/* It was evicted, which the log's end told, and that was lost: until its node has told its words its place is believed. Who looks
- * there finds it DEAD. */
+/* It was evicted, which the log's end told, and that was lost: until its node has told its words its place is believed.
+ * Who looks there finds it DEAD. */
 static bool
 is_of_torn_log(const sim_t *s, const grant_t *g)
 {
@@ -393,8 +392,8 @@ is_in_doubt(const grant_t *g, uint32_t tenant)
     return g->tenant == tenant && g->is_commit_asked && !g->is_committed && !g->is_retired && !g->is_lost;
 }
 
-/* What a look-up's ticket protects: of each key found, the copies of the newest version. An older one that is not retired
- * yet is on its way out: its node is away, or has not taken the order. */
+/* What a look-up's ticket protects: of each key found, the copies of the newest version. An older one that is not
+ * retired yet is on its way out: its node is away, or has not taken the order. */
 void
 hold_found(sim_t *s, uint32_t tenant, hold_t *h, kvp_digest_t digest)
 {
@@ -447,8 +446,9 @@ says_held(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f, const 
     }
 }
 
-/* How many copies a master counts that has learned of them from reports is not known here, nor what it knew when it gave
- * the answer, where that waited for a journal; nor which of two extents it means of what was staged while its memory was away. */
+/* How many copies a master counts that has learned of them from reports is not known here, nor what it knew when it
+ * gave the answer, where that waited for a journal; nor which of two extents it means of what was staged while its
+ * memory was away. */
 static bool
 is_share_known(const sim_t *s)
 {
@@ -467,7 +467,8 @@ reserved_by(sim_t *s, const conn_t *conn)
     return bytes;
 }
 
-/* Reservations take a quarter of the pool at most, and a client's a twentieth; what they had before the pool shrank they keep. */
+/* Reservations take a quarter of the pool at most, and a client's a twentieth; what they had before the pool shrank
+ * they keep. */
 static void
 says_reserved(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 {

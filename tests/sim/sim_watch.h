@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the parts of the oracle at the master's door (sim_watch*.c) have of each other.
- */
+ * What the parts of the oracle at the master's door (sim_watch*.c) have of each other. */
 #ifndef KVP_TESTS_SIM_WATCH_H
 #define KVP_TESTS_SIM_WATCH_H
 
@@ -19,9 +18,8 @@ void note_gap(sim_t *s, mem_t *mem, const kvp_wire_slot_t *slot);
 /* What nodes may still report under that digest, up to that version, need not come back; of whichever tenant, where
  * digests collide. digest NULL: of all the tenant's keys. */
 void let_go(sim_t *s, uint32_t tenant, const kvp_digest_t *digest, uint64_t version);
-/* The newest version of what is told wins,
- * whatever becomes of it, from when the master hears it: another node's report may end before this one does. A journal
- * knows that anyway. */
+/* The newest version of what is told wins, whatever becomes of it, from when the master hears it: another node's
+ * report may end before this one does. A journal knows that anyway. */
 void let_go_older(sim_t *s, const kvp_frame_t *f, const Kvp__Pb__Report *head);
 void reported(sim_t *s, mem_t *mem);
 void watch_told_by_tier(sim_t *s, put_t *put, const kvp_desc_t *desc); /* a master without a log hears of it */

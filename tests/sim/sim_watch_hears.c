@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The oracle at the master's door: what the core hears, and who still waits for an answer or holds a ticket.
- */
+ * The oracle at the master's door: what the core hears, and who still waits for an answer or holds a ticket. */
 #include "tests/sim/sim_tier.h"
 #include "tests/sim/sim_watch.h"
 
@@ -195,8 +194,8 @@ hears_remove_many(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     kvp_pb_free(&pb, head);
 }
 
-/* A version that is superseded goes, whoever holds it; and so does one whose node is away when its key is put anew: a new
- * copy is better than waiting for the old one, and the holder reads nothing from a node that is away. */
+/* A version that is superseded goes, whoever holds it; and so does one whose node is away when its key is put anew: a
+ * new copy is better than waiting for the old one, and the holder reads nothing from a node that is away. */
 static void
 hears_put(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 {
@@ -217,8 +216,8 @@ hears_put(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     kvp_pb_free(&pb, head);
 }
 
-/* A newer version than the one that is served replaces it as an upsert does, whoever holds it: the report says only now that
- * there was one. An older version is worth no ticket. */
+/* A newer version than the one that is served replaces it as an upsert does, whoever holds it: the report says only now
+ * that there was one. An older version is worth no ticket. */
 static void
 hears_report(sim_t *s, const kvp_frame_t *f)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The oracle at the master's door: what it knows of memory, of what was granted there, and of what nodes report.
- */
+ * The oracle at the master's door: what it knows of memory, of what was granted there, and of what nodes report. */
 #include "tests/sim/sim_disk.h"
 #include "tests/sim/sim_tier.h"
 #include "tests/sim/sim_watch.h"
@@ -133,8 +132,8 @@ gap_freed(sim_t *s, mem_t *mem, uint32_t term)
     }
 }
 
-/* Of extents that nobody was told of, only those retired with every older writer as their owner. Others had been granted,
- * and whoever asked for them went before the answer: their end proves nothing. */
+/* Of extents that nobody was told of, only those retired with every older writer as their owner. Others had been
+ * granted, and whoever asked for them went before the answer: their end proves nothing. */
 static bool
 is_gap(const mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation)
 {
@@ -164,8 +163,8 @@ oracle_freed(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t gener
 }
 
 /* ---- reports */
-/* What went before the master died, from a place that its node had not made DEAD, may come back until some node has told the
- * next one better. */
+/* What went before the master died, from a place that its node had not made DEAD, may come back until some node has
+ * told the next one better. */
 static void
 excuse(const sim_t *s, put_t *put)
 {
@@ -175,7 +174,8 @@ excuse(const sim_t *s, put_t *put)
     put->gone_ns = put->revoked_ns = UINT64_MAX;
 }
 
-/* From here on the master knows better. An attempt that was refused says nothing of the one after it of the same put. */
+/* From here on the master knows better. An attempt that was refused says nothing of the one after it of the same put.
+ */
 static void
 prove(const sim_t *s, const grant_t *g)
 {
@@ -200,8 +200,8 @@ may_return(const sim_t *s, grant_t *g, put_t *put)
     excuse(s, put);
 }
 
-/* With one, what it says was committed has to be served again, and nothing else may. What readers saw of a commit that was
- * not durable was none: its put, if it still goes on, may be told of the version before. */
+/* With one, what it says was committed has to be served again, and nothing else may. What readers saw of a commit that
+ * was not durable was none: its put, if it still goes on, may be told of the version before. */
 static void
 is_judged(const sim_t *s, grant_t *g, put_t *put)
 {

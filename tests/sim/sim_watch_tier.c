@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The oracle over tiers: what the master believes to be there is there, what is there it knows, and what it stages is of the version that it says.
- */
+ * The oracle over tiers: what the master believes to be there is there, what is there it knows, and what it stages is
+ * of the version that it says. */
 #include "tests/sim/sim_node.h"
 #include "tests/sim/sim_tier.h"
 #include "tests/sim/sim_watch.h"
@@ -10,7 +10,8 @@
 
 #include <string.h>
 
-/* Questions and answers that were not answered, or not heard: what was written, reported or proposed; to STAGE what is read, and where to. */
+/* Questions and answers that were not answered, or not heard: what was written, reported or proposed; to STAGE what is
+ * read, and where to. */
 typedef struct pending {
     uint64_t conn, request;
     uint8_t op;

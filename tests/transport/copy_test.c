@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Copies and fused sums against memcpy and kvp_sum: every length around the rules' edges, any alignment, any split.
- */
+ * Copies and fused sums against memcpy and kvp_sum: every length around the rules' edges, any alignment, any split. */
 #include "transport/copy.h"
 #include "tests/cases.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Mappings of memory files: where they lie, and that making their pages huge changes no byte under a writer.
- */
+ * Mappings of memory files: where they lie, and that making their pages huge changes no byte under a writer. */
 #include "transport/shm/mapping.h"
 #include "tests/transport/suite.h"
 
@@ -125,8 +124,8 @@ TEST(test_huge_pages_change_no_byte_under_a_writer)
     }
 }
 
-/* Fails if what is to be mapped ahead is not there throughout, of a length that is no multiple of what the kernel is asked for
- * at once, or if that a mapping is only read, or gone, is not told. */
+/* Fails if what is to be mapped ahead is not there throughout, of a length that is no multiple of what the kernel is
+ * asked for at once, or if that a mapping is only read, or gone, is not told. */
 TEST(test_touch_ahead_makes_all_of_it)
 {
     enum { FIRST = 3, PAGES = 5 * KVP_HUGE_BYTES / PAGE + 7, ALL = BYTES / PAGE };

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The model NIC: its state and its progress, devices, registrations, post and poll. Connections are model_nic_conn.c's,
- * what happens to requests on their way is model_nic_wire.c's.
- */
+ * The model NIC: its state and its progress, devices, registrations, post and poll. Connections are
+ * model_nic_conn.c's, what happens to requests on their way is model_nic_wire.c's. */
 #include "tests/transport/model_nic_priv.h"
 
 #include "common/clock.h"

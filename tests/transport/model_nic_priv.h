@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Inside the model NIC: its objects, and what its files (model_nic.c, model_nic_conn.c, model_nic_wire.c) ask of one
- * another. All of it is guarded by the model's mutex, between nic_enter and nic_exit.
- */
+ * another. All of it is guarded by the model's mutex, between nic_enter and nic_exit. */
 #ifndef KVP_TESTS_TRANSPORT_MODEL_NIC_PRIV_H
 #define KVP_TESTS_TRANSPORT_MODEL_NIC_PRIV_H
 

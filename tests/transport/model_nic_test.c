@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The model NIC is as free as verbs are, and no more: each freedom is seen under some seed, and what verbs promise holds
- * under all of them. What the transport's rules need of it is seen by rdma_rules_test.c: with a rule off some seed has to
- * fail, with all of them on none may.
- */
+ * The model NIC is as free as verbs are, and no more: each freedom is seen under some seed, and what verbs promise
+ * holds under all of them. What the transport's rules need of it is seen by rdma_rules_test.c: with a rule off some
+ * seed has to fail, with all of them on none may. */
 #include "tests/transport/model_nic.h"
 #include "tests/cases.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What happens to requests of the model NIC between post and completion: departure, pieces that land, acknowledgements,
- * failures. Each wire_act does one such thing, chosen by chance among those that verbs allow now.
- */
+ * What happens to requests of the model NIC between post and completion: departure, pieces that land,
+ * acknowledgements, failures. Each wire_act does one such thing, chosen by chance among those that verbs allow now. */
 #include "tests/transport/model_nic_priv.h"
 
 #include <stdlib.h>

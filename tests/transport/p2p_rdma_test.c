@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Endpoints of peer-to-peer transfers against one another by rdma, through kvpool_p2p.h: the whole library, and below it the model NIC,
- * which is what this machine has then. Between processes, over a real kernel's verbs: tests/e2e/test_rdma_p2p.py.
- */
+ * Endpoints of peer-to-peer transfers against one another by rdma, through kvpool_p2p.h: the whole library, and below
+ * it the model NIC, which is what this machine has then. Between processes, over a real kernel's verbs:
+ * tests/e2e/test_rdma_p2p.py. */
 #include "client/kvpool_p2p.h"
 
 #include "net/hello.h"

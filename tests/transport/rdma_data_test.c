@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What data takes on its way over rdma, on the model NIC: doorbells, completions, work requests and copies; and the cache
- * of registrations behind it.
- */
+ * What data takes on its way over rdma, on the model NIC: doorbells, completions, work requests and copies; and the
+ * cache of registrations behind it. */
 #include "transport/rdma/table.h"
 #include "tests/transport/suite.h"
 
@@ -23,7 +22,8 @@
 
 static model_nic_conf_t nic_conf;
 
-/* The linker puts it in the place of kvp_now_ns: where a test wants it, each look at the clock finds it so much later. */
+/* The linker puts it in the place of kvp_now_ns: where a test wants it, each look at the clock finds it so much later.
+ */
 uint64_t __real_kvp_now_ns(void);
 uint64_t __wrap_kvp_now_ns(void);
 static _Atomic uint64_t astray_ns, step_ns; /* 0 = as it is */
@@ -235,7 +235,8 @@ TEST_WITH(test_batch_that_wrote_ends_in_one_push, setup, teardown)
     free(local);
 }
 
-/* A batch_put of small objects, in the order in which the client submits it: words, payloads, keys, descriptors, words. */
+/* A batch_put of small objects, in the order in which the client submits it: words, payloads, keys, descriptors, words.
+ */
 TEST_WITH(test_small_puts_take_one_doorbell_and_one_completion, setup, teardown)
 {
     enum { N = 64, BYTES = 4096, KINDS = 5 };
@@ -393,8 +394,8 @@ TEST_WITH(test_batch_longer_than_the_queue, setup, teardown)
     free(local);
 }
 
-/* What cannot be pinned is moved all the same, by copies that are counted. A line of the grid lies in it, so that it is two pieces,
- * of which the second one fails with the first. */
+/* What cannot be pinned is moved all the same, by copies that are counted. A line of the grid lies in it, so that it is
+ * two pieces, of which the second one fails with the first. */
 TEST_WITH(test_memory_beyond_the_lock_limit_is_copied, setup_short_lock, teardown)
 {
     bench_t *b = *state;

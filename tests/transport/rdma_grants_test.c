@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Keys of writers by rdma, which take long to make: what else happens meanwhile, and that none is given out that is made too
- * late. On the model NIC, in whose registrations the test has a hand.
- */
+ * Keys of writers by rdma, which take long to make: what else happens meanwhile, and that none is given out that is
+ * made too late. On the model NIC, in whose registrations the test has a hand. */
 #include "transport/all/registry.h"
 #include "transport/rdma/table.h"
 #include "transport/transport.h"
@@ -189,7 +188,8 @@ TEST(test_keys_are_made_once_and_then_told)
     end();
 }
 
-/* By its number or by a later term's, before the first of its registrations or between two: nobody gets them, and none stays. */
+/* By its number or by a later term's, before the first of its registrations or between two: nobody gets them, and none
+ * stays. */
 TEST(test_keys_that_are_made_as_the_fence_comes_are_nobodys)
 {
     for (uint32_t at = 1; at <= DEVS; at++) {
@@ -352,7 +352,8 @@ TEST(test_memory_stays_until_its_keys_are_made)
     }
 }
 
-/* Threads that make keys of many clients while all of these are fenced, one by one: what was fenced is not told again. */
+/* Threads that make keys of many clients while all of these are fenced, one by one: what was fenced is not told again.
+ */
 #define CLIENTS 200u
 static _Atomic uint64_t fenced_to; /* all before it are */
 

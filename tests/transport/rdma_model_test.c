@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * rdma on the model NIC: the conformance suite, with one to three rails.
- */
+ * rdma on the model NIC: the conformance suite, with one to three rails. */
 #include "transport/rdma/table.h"
 #include "tests/transport/suite.h"
 

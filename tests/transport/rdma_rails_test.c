@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Rails and connections of rdma on the model NIC: how many doorbells, who is refused, who may meet whom. What must hold in
- * every order of things is rdma_rules_test.c's.
- */
+ * Rails and connections of rdma on the model NIC: how many doorbells, who is refused, who may meet whom. What must
+ * hold in every order of things is rdma_rules_test.c's. */
 #include "transport/all/registry.h"
 #include "transport/rdma/table.h"
 #include "transport/rdma/rails.h"
@@ -230,8 +229,8 @@ want_counts(size_t len, uint64_t doorbells)
     assert_true(after.completions - before.completions == doorbells);
 }
 
-/* A batch of n transfers of a kind, each of len bytes, with memory that was lent: one doorbell and one completion for each
- * rail that it takes. Returns how many these are, and how many work requests went out. */
+/* A batch of n transfers of a kind, each of len bytes, with memory that was lent: one doorbell and one completion for
+ * each rail that it takes. Returns how many these are, and how many work requests went out. */
 static uint64_t
 rails_of_batch(kvp_xfer_kind_t kind, size_t n, size_t len, uint64_t *requests_out)
 {
@@ -281,8 +280,8 @@ TEST_WITH(test_doorbell_and_completion_for_each_rail_used, NULL, teardown)
     want_counts(SMALL, 1);
 }
 
-/* However many transfers. What is much may find one rail so slow, by the clock of this machine, that it goes over the other
- * alone; what is little always goes over one. What writes has one READ more on each. */
+/* However many transfers. What is much may find one rail so slow, by the clock of this machine, that it goes over the
+ * other alone; what is little always goes over one. What writes has one READ more on each. */
 TEST_WITH(test_doorbell_and_completion_for_each_rail_of_a_batch, NULL, teardown)
 {
     uint64_t wide_n = 0, rails, requests;
@@ -309,7 +308,8 @@ TEST_WITH(test_doorbell_and_completion_for_each_rail_of_a_batch, NULL, teardown)
     assert_true(wide_n > SEEDS(20) / 2); /* of 40 */
 }
 
-/* As many adapters as a host has: each of ours meets its like, and much goes over more than the six that a refusal had room for. */
+/* As many adapters as a host has: each of ours meets its like, and much goes over more than the six that a refusal had
+ * room for. */
 TEST_WITH(test_eight_rails_and_sixteen, NULL, teardown)
 {
     model_nic_counts_t before, after;
@@ -371,7 +371,8 @@ TEST_WITH(test_first_rail_fails_under_little, NULL, teardown)
     }
 }
 
-/* No completion and no event follows that would make anybody look again: what it had goes over the other one at once. */
+/* No completion and no event follows that would make anybody look again: what it had goes over the other one at once.
+ */
 TEST_WITH(test_rail_that_takes_no_request, NULL, teardown)
 {
     for (uint64_t seed = 0; seed < SEEDS(20); seed++) {
@@ -400,8 +401,8 @@ read_over_both(void)
     } while (after.posts - before.posts < 2);
 }
 
-/* Nobody answers to a connect that was begun for much, while bursts of little go over the other rail, each of them shorter than a
- * step of it may take: it is given up, and tried from the other adapter. */
+/* Nobody answers to a connect that was begun for much, while bursts of little go over the other rail, each of them
+ * shorter than a step of it may take: it is given up, and tried from the other adapter. */
 TEST_WITH(test_connect_falls_silent_under_bursts, NULL, teardown)
 {
     const kvp_rdma_rail_t *second;
@@ -443,7 +444,8 @@ TEST_WITH(test_old_answer, NULL, teardown)
     read_over_both();
 }
 
-/* Who has no time to wait until a silent rail is given up ends the endpoint: the next one trusts that path less, and no other. */
+/* Who has no time to wait until a silent rail is given up ends the endpoint: the next one trusts that path less, and no
+ * other. */
 TEST_WITH(test_silent_rail_is_blamed_by_who_cuts_it, NULL, teardown)
 {
     kvp_rdma_rail_t *rails;
@@ -590,8 +592,8 @@ TEST_WITH(test_device_removed_under_idle_connections, NULL, teardown)
     }
 }
 
-/* Back again, with other keys. A connection from before goes on without the device, and is found out to be stale; with the
- * keys from before nothing is reached by a new one, and with new keys both rails carry. */
+/* Back again, with other keys. A connection from before goes on without the device, and is found out to be stale; with
+ * the keys from before nothing is reached by a new one, and with new keys both rails carry. */
 TEST_WITH(test_device_comes_back, NULL, teardown)
 {
     for (uint64_t seed = 0; seed < SEEDS(20); seed++) {
@@ -621,8 +623,8 @@ TEST_WITH(test_device_comes_back, NULL, teardown)
     }
 }
 
-/* It does not take our memory again: what goes over it is copied, and a device's memory, which nobody copies, is refused, also
- * while the connection has no rail of that device yet. */
+/* It does not take our memory again: what goes over it is copied, and a device's memory, which nobody copies, is
+ * refused, also while the connection has no rail of that device yet. */
 TEST_WITH(test_device_comes_back_without_our_memory, NULL, teardown)
 {
     for (uint64_t seed = 0; seed < SEEDS(20); seed++) {
@@ -701,8 +703,8 @@ ask_with_mtu(uint32_t mtu_bytes)
     return answer.err;
 }
 
-/* Who answers another ask than the one that was made, or one of before it, has let in somebody else. Who ends before it answers is not
- * reached. */
+/* Who answers another ask than the one that was made, or one of before it, has let in somebody else. Who ends before it
+ * answers is not reached. */
 TEST_WITH(test_answer_to_another_ask, NULL, teardown)
 {
     static const kvp_rdma_caps_t serves_only = {0};
@@ -758,8 +760,8 @@ TEST_WITH(test_larger_packets_than_the_port_takes, NULL, teardown)
     assert_int_equal(ask_with_mtu(0), KVP_OK); /* not told */
 }
 
-/* The port takes less than it did when the client asked: so ends differ that are one device here. Where a subnet's manager sees
- * to the path, there is nothing to lower. */
+/* The port takes less than it did when the client asked: so ends differ that are one device here. Where a subnet's
+ * manager sees to the path, there is nothing to lower. */
 TEST_WITH(test_client_comes_again_with_smaller_packets, NULL, teardown)
 {
     kvp_rdma_dev_t *devs[1];

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The rules of rdma, each by a history on the model NIC that many seeds go through: none of them may break it, and some
- * seed has to where the rule is switched off. Built with the seams of common/mutate.h.
- */
+ * The rules of rdma, each by a history on the model NIC that many seeds go through: none of them may break it, and
+ * some seed has to where the rule is switched off. Built with the seams of common/mutate.h. */
 #include "transport/all/registry.h"
 #include "transport/rdma/table.h"
 #include "common/clock.h"
@@ -231,8 +230,8 @@ connect_rails(rig_t *r)
 
 /* ---- histories: each returns whether nothing was wrong */
 
-/* The owner retires the extent, and writes it again, in the middle of a read, after so many steps at most: what the descriptor
- * vouches for is whole. */
+/* The owner retires the extent, and writes it again, in the middle of a read, after so many steps at most: what the
+ * descriptor vouches for is whole. */
 static bool
 read_while_reused(rig_t *r)
 {
@@ -260,7 +259,8 @@ write_is_there(rig_t *r)
     return is_all_of(r->mem + DATA_AT, r->bytes, 'a');
 }
 
-/* Whoever sees SEALED sees all of what was written before it, also where writes overtake one another, and by two rails. */
+/* Whoever sees SEALED sees all of what was written before it, also where writes overtake one another, and by two rails.
+ */
 static bool
 sealed_is_whole(rig_t *r)
 {
@@ -408,7 +408,8 @@ begin_write(rig_t *r)
     step(r, 100);
 }
 
-/* A write that is over: one that is not said to be done may still land, so its writer is cut before the extent is anybody's. */
+/* A write that is over: one that is not said to be done may still land, so its writer is cut before the extent is
+ * anybody's. */
 static bool
 is_owners_again(rig_t *r)
 {
@@ -484,7 +485,8 @@ finish_in_time(rig_t *r, uint32_t n)
     return r->done_n == n;
 }
 
-/* Polls until so many work requests were posted beyond what there was, with or without letting all happen in between. */
+/* Polls until so many work requests were posted beyond what there was, with or without letting all happen in between.
+ */
 static void
 poll_until_posted(rig_t *r, uint64_t requests, bool is_settled)
 {
@@ -505,8 +507,8 @@ poll_until_down(rig_t *r)
         r->ep->tp->ops->ep_poll(r->ep);
 }
 
-/* Both ways go under a read and its descriptor's, and come back at once; then one goes again under what is read anew. The extent
- * is written once more at any point of that: what the descriptor vouches for is whole. */
+/* Both ways go under a read and its descriptor's, and come back at once; then one goes again under what is read anew.
+ * The extent is written once more at any point of that: what the descriptor vouches for is whole. */
 static bool
 reread_while_reused(rig_t *r)
 {
@@ -552,8 +554,8 @@ silent_read(rig_t *r)
     return finish_in_time(r, 1) && is_read(r);
 }
 
-/* One of two rails falls silent under writes: the move ends, and where it says that it is not done the writer is cut before
- * the extent is anybody's. */
+/* One of two rails falls silent under writes: the move ends, and where it says that it is not done the writer is cut
+ * before the extent is anybody's. */
 static bool
 silent_write(rig_t *r)
 {
@@ -581,8 +583,8 @@ is_let_go(rig_t *r, uint32_t dev)
     return model_nic_uses(dev) == 0;
 }
 
-/* One of two devices is removed under reads, and who has it hears of that or sees it: they are done by the other one, each
- * once, with the right bytes, and nobody keeps it. */
+/* One of two devices is removed under reads, and who has it hears of that or sees it: they are done by the other one,
+ * each once, with the right bytes, and nobody keeps it. */
 static bool
 removed_under_read(rig_t *r)
 {
@@ -596,7 +598,8 @@ removed_under_read(rig_t *r)
     return finish_in_time(r, 1) && is_read(r) && is_let_go(r, dev);
 }
 
-/* The same under writes: they end, and where one says that it is not done its writer is cut before the extent is anybody's. */
+/* The same under writes: they end, and where one says that it is not done its writer is cut before the extent is
+ * anybody's. */
 static bool
 removed_under_write(rig_t *r)
 {
@@ -611,8 +614,8 @@ removed_under_write(rig_t *r)
     return is_right;
 }
 
-/* A writer is cut while some of what it is to write still waits, for a READ here. It may come again, and does: with nothing of
- * that. */
+/* A writer is cut while some of what it is to write still waits, for a READ here. It may come again, and does: with
+ * nothing of that. */
 static bool
 cut_writer_goes_on(rig_t *r)
 {
@@ -630,7 +633,8 @@ cut_writer_goes_on(rig_t *r)
     return is_right;
 }
 
-/* A writer sleeps between its grant and its first write, with no connection that could be cut, and comes to one later. */
+/* A writer sleeps between its grant and its first write, with no connection that could be cut, and comes to one later.
+ */
 static bool
 sleeping_writer_connects(rig_t *r)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * rdma against the conformance suite, on a device of this machine; skipped where there is none.
- */
+ * rdma against the conformance suite, on a device of this machine; skipped where there is none. */
 #include "tests/transport/suite.h"
 
 #include "transport/rdma/verbs/dev.h"

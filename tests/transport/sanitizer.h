@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which sanitizer this was built with: a test that repeats itself takes some fifty times as long under ThreadSanitizer, and
- * some ten times under AddressSanitizer.
- */
+ * Which sanitizer this was built with: a test that repeats itself takes some fifty times as long under
+ * ThreadSanitizer, and some ten times under AddressSanitizer. */
 #ifndef KVP_TESTS_TRANSPORT_SANITIZER_H
 #define KVP_TESTS_TRANSPORT_SANITIZER_H
 

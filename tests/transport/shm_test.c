@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * shm against the conformance suite, and what is its own: which memory it refuses, what a forked child sees.
- */
+ * shm against the conformance suite, and what is its own: which memory it refuses, what a forked child sees. */
 #include "tests/transport/suite.h"
 
 #include "transport/shm/table.h"

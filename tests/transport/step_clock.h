@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A clock for what is linked with --wrap=kvp_now_ns: it goes on by being asked, so how fast the machine is changes nothing. A test
- * may put it forward. Header only, for one file of a program.
- */
+ * A clock for what is linked with --wrap=kvp_now_ns: it goes on by being asked, so how fast the machine is changes
+ * nothing. A test may put it forward. Header only, for one file of a program. */
 #ifndef KVP_TESTS_TRANSPORT_STEP_CLOCK_H
 #define KVP_TESTS_TRANSPORT_STEP_CLOCK_H
 

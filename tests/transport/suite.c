@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The one conformance suite: what every transport owes its callers. A test that a transport cannot have (a fence where
- * nobody serves) is passed over inside, by what the bench found out about the transport.
- */
+ * The one conformance suite: what every transport owes its callers. A test that a transport cannot have (a fence
+ * where nobody serves) is passed over inside, by what the bench found out about the transport. */
 #include "tests/transport/suite.h"
 
 #include "common/clock.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The conformance suite of transports, and the bench that it sets up: one instance that serves a piece of memory, one
- * that asks, an endpoint between them. Tests of one transport alone use the same bench.
- */
+ * that asks, an endpoint between them. Tests of one transport alone use the same bench. */
 #ifndef KVP_TESTS_TRANSPORT_SUITE_H
 #define KVP_TESTS_TRANSPORT_SUITE_H
 
@@ -77,8 +76,8 @@ void *bench_new(size_t bytes);
 void bench_fill(void *at, size_t len, uint64_t seed);
 bool bench_holds(const void *at, size_t len, uint64_t seed);
 
-/* Where instances with lanes listen: loopback, and how much is moved where each byte costs, unless a test says otherwise
- * before it runs the suite. */
+/* Where instances with lanes listen: loopback, and how much is moved where each byte costs, unless a test says
+ * otherwise before it runs the suite. */
 extern const char *suite_host;
 extern size_t suite_extent_bytes;
 extern void (*suite_stall)(bool is_stalled); /* makes a peer that needs no lanes silent; NULL = there is no such */

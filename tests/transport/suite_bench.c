@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The bench of the transport tests: two instances, memory, lanes, and transfers that are waited for.
- */
+ * The bench of the transport tests: two instances, memory, lanes, and transfers that are waited for. */
 #include "tests/transport/suite.h"
 
 #include "transport/all/registry.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * tcp against the conformance suite, and what is its own: strangers at the serving side, a lying server, a peer that is
- * killed, the bounds on connections.
- */
+ * tcp against the conformance suite, and what is its own: strangers at the serving side, a lying server, a peer that
+ * is killed, the bounds on connections. */
 #include "tests/transport/suite.h"
 
 #include "transport/all/registry.h"
@@ -499,8 +498,8 @@ SUITE_TEST(test_malformed_answers_break_the_endpoint, "tcp")
 
 /* Sums of what a peer sends */
 
-/* Of any size and place, in pieces, among READs without one and such that fail: each transfer has its own sum, and its own
- * bytes. */
+/* Of any size and place, in pieces, among READs without one and such that fail: each transfer has its own sum, and its
+ * own bytes. */
 SUITE_TEST(test_peer_tells_the_sum_of_what_it_sent, "tcp")
 {
     static const size_t lens[] = {1, 8, 64, 128, 100, 4096, 1 << 20, (3 << 20) + 5, 7, 64};

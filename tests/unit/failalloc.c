@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One counter for all threads: the background thread's allocations fail as well.
- */
+ * One counter for all threads: the background thread's allocations fail as well. */
 #include "tests/unit/failalloc.h"
 
 #include <errno.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Processes that a test forks. They die with it. Header only.
- */
+ * Processes that a test forks. They die with it. Header only. */
 #ifndef KVP_TEST_FORKED_H
 #define KVP_TEST_FORKED_H
 
@@ -61,7 +60,8 @@ stop(const other_t *other)
     assert_true(WIFSTOPPED(status));
 }
 
-/* in_child runs it in a forked child and returns what it returns, 0 to 255; -1: it was killed. expect_in_child: that has to be 0. */
+/* in_child runs it in a forked child and returns what it returns, 0 to 255; -1: it was killed. expect_in_child: that
+ * has to be 0. */
 static inline int
 in_child(int (*run)(void *arg), void *arg)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Golden files: whole records byte for byte. KVPOOL_GOLDEN_WRITE=1 makes them anew, which is only right together with a new
- * version of the format. Header only.
- */
+ * Golden files: whole records byte for byte. KVPOOL_GOLDEN_WRITE=1 makes them anew, which is only right together with
+ * a new version of the format. Header only. */
 #ifndef KVP_TESTS_UNIT_GOLDEN_H
 #define KVP_TESTS_UNIT_GOLDEN_H
 

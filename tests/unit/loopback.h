@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A socket that listens, for tests that are somebody's other side, or nobody's. Header only.
- */
+ * A socket that listens, for tests that are somebody's other side, or nobody's. Header only. */
 #ifndef KVP_TEST_LOOPBACK_H
 #define KVP_TEST_LOOPBACK_H
 
@@ -10,8 +9,8 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
-/* listen_local listens on a port of its own and writes "127.0.0.1:PORT" to at. Connections are made without anybody's doing;
- * until the test accepts them and says something they are silent. The caller closes it. */
+/* listen_local listens on a port of its own and writes "127.0.0.1:PORT" to at. Connections are made without anybody's
+ * doing; until the test accepts them and says something they are silent. The caller closes it. */
 static inline int
 listen_local(char at[32])
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A client: what it asks, and what it does to memory.
- */
+ * A client: what it asks, and what it does to memory. */
 #include "tests/world/priv.h"
 
 #include <stdio.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is said between the master and its peers: packets and their delays, questions and their answers, and what everything
- * that the master says is held against when it says it.
- */
+ * What is said between the master and its peers: packets and their delays, questions and their answers, and what
+ * everything that the master says is held against when it says it. */
 #include "tests/world/priv.h"
 
 #include "master/core/base/slab.h"
@@ -150,7 +149,8 @@ asked_mem(const peer_t *p, uint64_t id)
     return NULL;
 }
 
-/* From now on places may be granted there, though the node does not know yet, and may have asked for other memory since. */
+/* From now on places may be granted there, though the node does not know yet, and may have asked for other memory
+ * since. */
 static void
 saw_mount(const peer_t *p, const kvp_frame_t *f)
 {

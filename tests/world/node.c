@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A node: its memory, how it obeys orders, and how it mounts.
- */
+ * A node: its memory, how it obeys orders, and how it mounts. */
 #include "tests/world/priv.h"
 
 #include "master/core/base/slab.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the parts of the world call of one another.
- */
+ * What the parts of the world call of one another. */
 #ifndef KVP_TESTS_WORLD_PRIV_H
 #define KVP_TESTS_WORLD_PRIV_H
 

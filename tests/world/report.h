@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a node of the test's world does for a master that does not know its memory: terms, and the report. Its memory is
- * as clients left it with write_object.
- */
+ * What a node of the test's world does for a master that does not know its memory: terms, and the report. Its memory
+ * is as clients left it with write_object. */
 #ifndef KVP_TESTS_WORLD_REPORT_H
 #define KVP_TESTS_WORLD_REPORT_H
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A node's SSD tier: which versions it has, how it obeys orders about them, and how it mounts.
- */
+ * A node's SSD tier: which versions it has, how it obeys orders about them, and how it mounts. */
 #include "tests/world/priv.h"
 
 #include <stdio.h>

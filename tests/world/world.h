@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A world around one master core: clients and nodes that speak frames, a network with delays, and time that only the
- * test moves. A node has memory: its descriptors' words, and which bytes somebody may still write. Everything that the
- * master says is held against it: a place that it grants must be nobody's, a place that it shows a reader must be
- * readable, a generation must be new, an answer must have been asked for. What breaks a rule fails the test.
- */
+ * test moves. A node has memory: its descriptors' words, and which bytes somebody may still write. Everything that
+ * the master says is held against it: a place that it grants must be nobody's, a place that it shows a reader must be
+ * readable, a generation must be new, an answer must have been asked for. What breaks a rule fails the test. */
 #ifndef KVP_TESTS_WORLD_WORLD_H
 #define KVP_TESTS_WORLD_WORLD_H
 
@@ -155,7 +154,8 @@ struct world {
     uint64_t *proved; /* incarnations of which nothing can land any more */
     uint32_t proved_n, proved_cap;
     uint32_t check_every; /* inputs between two kvp_master_check; 0 = never */
-    /* The journal of a conf with one: what the master wrote, from position journal_from on, and how far that is durable. */
+    /* The journal of a conf with one: what the master wrote, from position journal_from on, and how far that is
+     * durable. */
     kvp_buf_t journal;
     uint64_t journal_from, durable;
     uint64_t forget_below; /* what the master said last, for world_take_forgotten; UINT64_MAX = nothing */
@@ -184,8 +184,8 @@ uint64_t world_below(world_t *w, uint64_t n);
 /* A prefix with a number behind it, as a key; stays until the fourth call after it. */
 const char *key_name(const char *prefix, uint32_t i);
 
-/* world_open makes a master with conf (zero fields = a test's defaults), world_close ends everything: connections close,
- * grace passes, and every gauge must be zero then. */
+/* world_open makes a master with conf (zero fields = a test's defaults), world_close ends everything: connections
+ * close, grace passes, and every gauge must be zero then. */
 world_t *world_open(const kvp_master_conf_t *conf);
 void world_close(world_t *w);
 
@@ -204,8 +204,8 @@ void world_restart_as_new(world_t *w); /* it finds nothing, and is called what c
 void world_forget_peers(world_t *w);
 void world_sync(world_t *w); /* all of the journal is durable */
 void world_sync_part(world_t *w, uint64_t part); /* of what was written, so many of 255 parts */
-/* What the master said last, once: the position before which its journal is not needed any more; its identity. The files
- * are removed at once, or where keeps_files by world_remove_files, which leaves so many bytes. */
+/* What the master said last, once: the position before which its journal is not needed any more; its identity. The
+ * files are removed at once, or where keeps_files by world_remove_files, which leaves so many bytes. */
 bool world_take_forgotten(world_t *w, uint64_t *below_out);
 void world_remove_files(world_t *w, uint64_t bytes);
 bool world_take_ident(world_t *w, kvp_master_ident_t *ident_out);
@@ -245,8 +245,8 @@ uint32_t node_mount_tier(peer_t *n); /* and reports it, where it is asked to: it
 void tier_drop(mem_t *mem, kvp_digest_t digest, uint64_t version); /* the record is gone */
 tiered_t *tiered_find(mem_t *mem, kvp_digest_t digest); /* NULL = the tier has no such record */
 void node_free_all(peer_t *n); /* NODE_DEAD_ONLY: all that may be free is */
-/* NODE_TOLD: node_answer says to an order, which it frees, what each of its extents is (KVP_RETIRE_*); node_is_free says that
- * of extents which were said to be dead. */
+/* NODE_TOLD: node_answer says to an order, which it frees, what each of its extents is (KVP_RETIRE_*); node_is_free
+ * says that of extents which were said to be dead. */
 void node_answer(peer_t *n, reply_t *order, const uint8_t *flags);
 void node_is_free(peer_t *n, uint32_t segment_id, const kvp_wire_slot_t *slots, uint32_t count);
 
@@ -297,8 +297,8 @@ kvp_err_t get(peer_t *c, const char *key, uint64_t *ticket_out, kvp_wire_loc_t *
 /* put_like begins, writes all copies that are granted, and commits: the error of that which failed. */
 kvp_err_t put_like(peer_t *c, const put_t *what, const Kvp__Pb__PutBegin *like);
 bool exists(peer_t *c, const char *key); /* leaves nothing behind */
-/* found returns the version that a get finds, 0 = none, or no answer yet; copies_out, which may be NULL, is how many. Holds
- * nothing. */
+/* found returns the version that a get finds, 0 = none, or no answer yet; copies_out, which may be NULL, is how many.
+ * Holds nothing. */
 uint64_t found(peer_t *c, const char *key, uint32_t *copies_out);
 bool probe(peer_t *c, const char *key); /* leaves a probe */
 void release(peer_t *c, uint64_t ticket);

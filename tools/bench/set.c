@@ -11,7 +11,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define SHARED_OBJECTS 1024u /* number of objects that share memory if values do not matter; enough for one put call */
+/* number of objects that share memory if values do not matter; enough for one put call */
+#define SHARED_OBJECTS 1024u
 #define PROCESS_SHIFT 56
 #define GENERATION_SHIFT 32
 

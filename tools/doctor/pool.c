@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A probe is an object of its own, put at the one wanted node (kvpool_opts_t.segment), over a
- *   handle with a single transport, so the path of its bytes is known. A small probe goes first: it
- *   makes the connections, which are not measured. If the small one passes and the large one does
- *   not, packets of full size are lost.
+ * - A probe is an object of its own, put at the one wanted node (kvpool_opts_t.segment), over a handle with a single
+ *   transport, so the path of its bytes is known. A small probe goes first: it makes the connections, which are not
+ *   measured. If the small one passes and the large one does not, packets of full size are lost.
  * - The probe is removed by force on every result: a put that timed out may have been committed. */
 #include "tools/doctor/pool.h"
 

@@ -65,8 +65,7 @@ struct kvp_device_ops {
 
     /* Exports device memory as a dma-buf. NOTSUP: the driver or the device cannot. */
     kvp_err_t (*export_dmabuf)(const kvp_devmem_t *mem, void *addr, size_t len, kvp_dmabuf_t *dmabuf_out);
-    /* Makes bytes that adapters wrote before the call visible to the device. With FLUSH_NONE it returns OK at
-     * once. */
+    /* Makes bytes that adapters wrote before the call visible to the device. With FLUSH_NONE it returns OK at once. */
     kvp_err_t (*flush)(const kvp_devmem_t *mem);
 
     /* Allocates pinned host memory, which the device reads and writes without the processor. pinned_free frees it. */

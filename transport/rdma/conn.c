@@ -78,8 +78,7 @@ kvp_rdma_address_cache_failed(kvp_rdma_address_cache_t *addresses, const struct 
 }
 
 #define MTU_MIN 256u /* the smallest packet size (MTU) that verbs knows */
-/* the age from which an answer is too old: the peer's connection manager gives up after a minute, without a
- * message */
+/* the age from which an answer is too old: the peer's connection manager gives up after a minute, without a message */
 #define ANSWER_OLD_NS (10 * KVP_NS_PER_S)
 
 void

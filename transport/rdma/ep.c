@@ -123,8 +123,7 @@ is_registered_with(kvp_mrcursor_t *cursor, size_t dev, const kvp_xfer_t *xfer)
 }
 
 /* Returns whether the transfer's device memory is registered with each device that the transfer may use, also by
- * rails that connect later. A loan covers all devices, but a device that returned may have refused the memory
- * since. */
+ * rails that connect later. A loan covers all devices, but a device that returned may have refused the memory since. */
 static bool
 is_registered(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
 {

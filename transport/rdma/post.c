@@ -260,8 +260,7 @@ post_slice(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, kvp_mrcursor_t *cursor, sli
     return true;
 }
 
-/* Rings the doorbells of all rails. Returns false if a rail failed, so that its works may be posted on another
- * rail. */
+/* Rings the doorbells of all rails. Returns false if a rail failed, so that its works may be posted on another rail. */
 static bool
 ring_doorbells(kvp_rdma_ep_t *ep)
 {

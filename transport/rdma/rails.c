@@ -110,7 +110,8 @@ kvp_rdma_paths_failed(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path, uint64_t s
 }
 
 #define WIDE_BYTES (512u << 10) /* the bytes under way from which several rails are used; 20 us at 200 Gb/s */
-#define PROVEN_BATCHES 4u /* the batches after which a path's failures are cleared: a connection alone proves little */
+/* the batches after which a path's failures are cleared: a connection alone proves little */
+#define PROVEN_BATCHES 4u
 /* the time limit of each step of connecting; the connection manager itself would try for a minute */
 #define CONNECT_NS (1500 * KVP_NS_PER_MS)
 

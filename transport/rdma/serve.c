@@ -2,12 +2,10 @@
  * The serving side of rdma: admits peers and shuts them out. No data bytes pass through this code.
  *
  * Design notes.
- * - A peer is an incarnation. A fence, or the peer's leave, ends its connections and its write keys together, under
- *   the lock. So a connection request that is being admitted meanwhile either sees the fence or is found by it. The
- *   serving side sends nothing to a peer, so a vanished host causes no event here; the sockets of its attachments
- *   show its end.
- * - Events of one connection are also read under the lock, so that no thread holds an id that another thread closes.
- */
+ * - A peer is an incarnation. A fence, or the peer's leave, ends its connections and its write keys together, under the
+ *   lock. So a connection request that is being admitted meanwhile either sees the fence or is found by it. The serving
+ *   side sends nothing to a peer, so a vanished host causes no event here; the sockets of its attachments show its end.
+ * - Events of one connection are also read under the lock, so that no thread holds an id that another thread closes. */
 #include "transport/rdma/peers.h"
 
 #include "net/wake.h"

@@ -159,8 +159,7 @@ kvp_err_t
 kvp_rdma_regs_make(const kvp_rdma_tp_t *tp, void *addr, size_t len, kvp_rdma_access_t access,
                    kvp_rdma_reg_t *regs_out[KVP_RDMA_RAILS_MAX])
 {
-    /* Threads that register at the same time begin with different devices, so that they do not queue at one
-     * device. */
+    /* Threads that register at the same time begin with different devices, so that they do not queue at one device. */
     uint64_t first = kvp_sum(&addr, sizeof addr);
 
     memset(regs_out, 0, KVP_RDMA_RAILS_MAX * sizeof(kvp_rdma_reg_t *));

@@ -112,8 +112,7 @@ typedef struct {
     const kvp_verbs_ops_t *verbs;
     kvp_rdma_dev_t *devs[KVP_RDMA_RAILS_MAX];
     size_t devs_n; /* the number of open devices; 0 = not open */
-    /* a device is a software adapter that is not trusted: bytes that it reads are valid only with the right
-     * checksum */
+    /* a device is a software adapter that is not trusted: bytes that it reads are valid only with the right checksum */
     bool needs_sums;
     kvp_mrcache_t *cache; /* the registration cache of local memory */
     uint64_t incarnation;

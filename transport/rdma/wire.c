@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- */
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "transport/rdma/wire.h"
 
 #include <arpa/inet.h>
@@ -11,7 +10,8 @@
 #define HEAD_BYTES 8u /* the size of a message's head: magic, version, error */
 #define ANSWER_BYTES 32u /* the size of an answer without rails: head, nonce, epoch, rail, rails_n, port, MTU */
 #define V4_BYTES 4u /* the size of a rail's IPv4 address; each address follows a byte with its size */
-#define NEAR_BYTES 8u /* the second half of an IPv6 address whose first half equals the first half of the rail before */
+/* the second half of an IPv6 address whose first half equals the first half of the rail before */
+#define NEAR_BYTES 8u
 #define V6_BYTES 16u /* the size of a whole IPv6 address */
 /* the size of a token without keys: epoch, address, length, rails_n, is_writable, 2 zero bytes */
 #define TOKEN_HEAD_BYTES 28u

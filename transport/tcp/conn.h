@@ -4,10 +4,9 @@
  *
  * Design notes.
  * - A connection touches exported memory only inside kvp_tcp_conn_turn, under its lane's lock, with system calls that
- *   do not block. So a thread that holds the lock knows that no copy is under way, and can end the connection for
- *   good.
- * - A connection receives a request, then sends the answer, then receives the next request. So an idle connection
- *   holds no buffers, and a busy connection one set of fixed size (kvp_tcp_work_t), whatever the peer sends.
+ *   do not block. So a thread that holds the lock knows that no copy is under way, and can end the connection for good.
+ * - A connection receives a request, then sends the answer, then receives the next request. So an idle connection holds
+ *   no buffers, and a busy connection one set of fixed size (kvp_tcp_work_t), whatever the peer sends.
  * - Only the lane's thread frees connections, after its current events: an event never names freed memory. */
 #ifndef KVP_TRANSPORT_TCP_CONN_H
 #define KVP_TRANSPORT_TCP_CONN_H

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An endpoint of tcp: the asking side. Internal to table.c (connect, submit, poll) and flow.c (sending and
- * receiving).
+ * An endpoint of tcp: the asking side. Internal to table.c (connect, submit, poll) and flow.c (sending and receiving).
  *
  * Design notes.
  * - Transfers form a ring in the order of submission. Neighbours of one kind (READ; WRITE and PUBLISH) make up a
@@ -39,8 +38,7 @@ typedef struct {
     kvp_data_req_t hdr;
     uint32_t first;
     bool is_read;
-    /* the request has a WRITE whose source may be the destination of an earlier READ, so it waits for earlier
-     * READs */
+    /* the request has a WRITE whose source may be the destination of an earlier READ, so it waits for earlier READs */
     bool is_after_reads;
     uint64_t payload;
 } kvp_tcp_req_t;

@@ -247,8 +247,7 @@ finish_request(kvp_tcp_ep_t *ep)
     ep->rx = (kvp_tcp_rx_t){0};
 }
 
-/* Completes the transfers of the answer that have no body, up to the next transfer with a body or the answer's
- * end. */
+/* Completes the transfers of the answer that have no body, up to the next transfer with a body or the answer's end. */
 static void
 settle_request(kvp_tcp_ep_t *ep)
 {

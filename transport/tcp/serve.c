@@ -469,8 +469,7 @@ end_conns(kvp_tcp_server_t *server, kvp_idrange_t dead, uint64_t live_min)
 void
 kvp_tcp_server_fence(kvp_tcp_server_t *server, kvp_idrange_t dead, uint64_t live_min, kvp_fence_fn done, void *arg)
 {
-    /* The fenced set comes first: a concurrent hello is either refused by the set, or its connection is found
-     * below. */
+    /* The fenced set comes first: a concurrent hello is either refused by the set, or its connection is found below. */
     pthread_mutex_lock(&server->shared.peers_lock);
     kvp_idset_add(&server->shared.fenced, dead, live_min);
     pthread_mutex_unlock(&server->shared.peers_lock);

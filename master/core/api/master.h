@@ -23,15 +23,14 @@ void kvp_master_destroy(kvp_master_t *master);
  * kvp_master_open_log then ends the reading: *end_out is the number of accepted bytes. The shell truncates the log to
  * this length and continues writing there. After VERSION and INVALID the log must not be opened, and
  * kvp_master_open_log returns the same error. LIMIT: no term is left.
- * - WHOLE: as far as the shell knows, the file has all bytes that the core was told are written. SHORT: the end of
- *   the file may be missing. If the log is damaged, ends in the middle of a record, or is SHORT, the core uses only
- *   its removals. The call may raise the term (ready.ident). A pool without an identity sends nothing before its
- *   identity is saved.
- * - FOLLOW: this master is a standby (ADR 0031). kvp_master_read_log then applies the leader's records after
- *   *end_out, and kvp_master_ready returns the same records for writing. CORRUPT: the records do not continue the
- *   log, or are damaged. No record from there on is applied, but an object that the record would have replaced may be
- *   removed already: such a core must not lead. A standby answers only questions about its state
- *   (Hello.is_state_only). */
+ * - WHOLE: as far as the shell knows, the file has all bytes that the core was told are written. SHORT: the end of the
+ *   file may be missing. If the log is damaged, ends in the middle of a record, or is SHORT, the core uses only its
+ *   removals. The call may raise the term (ready.ident). A pool without an identity sends nothing before its identity
+ *   is saved.
+ * - FOLLOW: this master is a standby (ADR 0031). kvp_master_read_log then applies the leader's records after *end_out,
+ *   and kvp_master_ready returns the same records for writing. CORRUPT: the records do not continue the log, or are
+ *   damaged. No record from there on is applied, but an object that the record would have replaced may be removed
+ *   already: such a core must not lead. A standby answers only questions about its state (Hello.is_state_only). */
 typedef enum {
     KVP_OPEN_WHOLE,
     KVP_OPEN_SHORT,

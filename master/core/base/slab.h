@@ -39,25 +39,22 @@ uint64_t kvp_slab_best_fit(const kvp_slab_t *slab, uint64_t len);
 void kvp_slab_free(kvp_slab_t *slab, uint32_t slot);
 
 /* Adopting memory that was divided before this allocator was made (a rebuild), by rising offset, before any
- * allocation.
- * kvp_slab_tail returns the offset at which the free rest of the region begins.
- * kvp_slab_adopt allocates [offset, offset + bytes) in this rest under the given slot, or under any slot for
- * KVP_SLAB_NONE; the space between the adopted extents stays free. INVALID: the extent is below the tail, outside the
- * region, not a multiple of KVP_SLAB_UNIT, or, with a given slot and from 64 KiB up, not a multiple of 4 KiB. LIMIT:
- * the slot belongs to an allocated extent, or no slot is left. NOMEM.
- * kvp_slab_move gives an extent another slot. */
+ * allocation. kvp_slab_tail returns the offset at which the free rest of the region begins. kvp_slab_adopt allocates
+ * [offset, offset + bytes) in this rest under the given slot, or under any slot for KVP_SLAB_NONE; the space between
+ * the adopted extents stays free. INVALID: the extent is below the tail, outside the region, not a multiple of
+ * KVP_SLAB_UNIT, or, with a given slot and from 64 KiB up, not a multiple of 4 KiB. LIMIT: the slot belongs to an
+ * allocated extent, or no slot is left. NOMEM. kvp_slab_move gives an extent another slot. */
 uint64_t kvp_slab_tail(const kvp_slab_t *slab);
 kvp_err_t kvp_slab_adopt(kvp_slab_t *slab, uint32_t slot, uint64_t offset, uint64_t bytes, uint32_t owner,
                          uint32_t *slot_out) KVP_MUST_USE;
 kvp_err_t kvp_slab_move(kvp_slab_t *slab, uint32_t slot, uint32_t *slot_out) KVP_MUST_USE;
 
-/* Restoring an existing division of memory from the master's log, in any order.
- * kvp_slab_create_open makes an open allocator, in which no extent is free or allocated yet.
- * kvp_slab_restore allocates [offset, offset + bytes) under the given slot, or under any slot for KVP_SLAB_NONE; it
- * returns INVALID, LIMIT and NOMEM as kvp_slab_adopt does. kvp_slab_unrestore undoes it, as kvp_slab_free does on an
- * open allocator. Records of an open allocator can be read, but it has no physical order.
- * kvp_slab_close ends the restore: all other space becomes free. CORRUPT if two extents overlap, LIMIT without a free
- * slot, NOMEM; the allocator is still open then. O(extents). */
+/* Restoring an existing division of memory from the master's log, in any order. kvp_slab_create_open makes an open
+ * allocator, in which no extent is free or allocated yet. kvp_slab_restore allocates [offset, offset + bytes) under
+ * the given slot, or under any slot for KVP_SLAB_NONE; it returns INVALID, LIMIT and NOMEM as kvp_slab_adopt does.
+ * kvp_slab_unrestore undoes it, as kvp_slab_free does on an open allocator. Records of an open allocator can be read,
+ * but it has no physical order. kvp_slab_close ends the restore: all other space becomes free. CORRUPT if two extents
+ * overlap, LIMIT without a free slot, NOMEM; the allocator is still open then. O(extents). */
 kvp_err_t kvp_slab_create_open(uint64_t region_bytes, uint32_t max_slots, kvp_slab_t **slab_out) KVP_MUST_USE;
 kvp_err_t kvp_slab_restore(kvp_slab_t *slab, uint32_t slot, uint64_t offset, uint64_t bytes, uint32_t owner,
                            uint32_t *slot_out) KVP_MUST_USE;

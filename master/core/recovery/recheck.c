@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Compares a segment from the log with the state words that its node reports. The segment is served meanwhile: a
- * reader checks the state word itself.
+ * Compares a segment from the log with the state words that its node reports. The segment is served meanwhile: a reader
+ * checks the state word itself.
  *
  * Design notes.
- * - A SEALED extent that is not in the log was never acknowledged, or was removed: its node makes it DEAD before a
- *   put is placed over it. Its state word is older than this term's grants, since no put is placed here before the
- *   end.
+ * - A SEALED extent that is not in the log was never acknowledged, or was removed: its node makes it DEAD before a put
+ *   is placed over it. Its state word is older than this term's grants, since no put is placed here before the end.
  * - An extent in the log that is not SEALED was retired by an order whose record was lost with the log's end, and no
  *   client has a promise about it. A later put at the place may be missing as well.
- * - If the log's end may be missing (a standby takes over), SEALED extents from the log's OLDEST generation on that
- *   are not in the log were committed since, or are being put: they are reported with descriptors and adopted
- *   (rebuild.c). They may overlap extents of the log that the node does not have: allocators are open until all words
- *   of the segment are reported.
+ * - If the log's end may be missing (a standby takes over), SEALED extents from the log's OLDEST generation on that are
+ *   not in the log were committed since, or are being put: they are reported with descriptors and adopted (rebuild.c).
+ *   They may overlap extents of the log that the node does not have: allocators are open until all words of the segment
+ *   are reported.
  * - An earlier master may have granted the space between to a writer: it is retired as after any report (rebuild.c). */
 #include "master/core/recovery/recheck.h"
 

@@ -2,8 +2,7 @@
  * The core as a whole. Only files of master/core, and tests of them, include this.
  *
  * Life of an extent: free -> (PutBegin) WRITING -> (PutCommit) live -> (evict, remove, abort) retiring -> free. An
- * extent's owner number in the chunk's allocator shows the state: an oid, or RETIRING_BIT | number of a retire
- * record.
+ * extent's owner number in the chunk's allocator shows the state: an oid, or RETIRING_BIT | number of a retire record.
  *
  * All generations of a master come from one sequence, so the generation of an object's extent is also the object's
  * version: unique in the pool and rising. If a version differs from the generation, the generation is stored in the

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The end of a session.
- */
+ * The end of a session. */
 #ifndef KVP_MASTER_CORE_REQUEST_END_H
 #define KVP_MASTER_CORE_REQUEST_END_H
 

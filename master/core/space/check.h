@@ -9,7 +9,8 @@
 #include "master/core/space/space.h"
 #include "proto/wire.h"
 
-#define KVP_CHECKS_MAX 256u /* limit of the places in a segment that wait for a check because a reader reported them */
+/* limit of the places in a segment that wait for a check because a reader reported them */
+#define KVP_CHECKS_MAX 256u
 
 /* kvp_check_all queues a check of every copy of the object, whatever the number of waiting checks. kvp_check_told
  * queues a check of the copy that a reader reported as unreadable; false, without effect, if this copy waits already,

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a full pool is held to after much churn: how much of it is payload, and how far what is evicted for it is from what
- * was used longest ago. A twentieth of bench/alloc_bench's steps.
- */
+ * What a full pool is held to after much churn: how much of it is payload, and how far what is evicted for it is from
+ * what was used longest ago. A twentieth of bench/alloc_bench's steps. */
 #include "bench/churn.h"
 #include "tests/cases.h"
 

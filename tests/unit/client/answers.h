@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a master would answer, written by hand: for tests of the client's cores. Header only.
- */
+ * What a master would answer, written by hand: for tests of the client's cores. Header only. */
 #ifndef KVP_TEST_ANSWERS_H
 #define KVP_TEST_ANSWERS_H
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A fake master and a handle of libkvpool that is opened there. Header only.
- */
+ * A fake master and a handle of libkvpool that is opened there. Header only. */
 #ifndef KVP_TEST_FAKEHANDLE_H
 #define KVP_TEST_FAKEHANDLE_H
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the node of tests answers.
- */
+ * What the node of tests answers. */
 #include "tests/unit/client/fakenode.h"
 
 #include "common/clock.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A node of a few lines, in a thread of the test: one chunk of shared memory, opened to whoever asks. It obeys no master.
- * For tests of the client's side of attachments, and of what it moves.
- */
+ * A node of a few lines, in a thread of the test: one chunk of shared memory, opened to whoever asks. It obeys no
+ * master. For tests of the client's side of attachments, and of what it moves. */
 #ifndef KVP_TEST_FAKENODE_H
 #define KVP_TEST_FAKENODE_H
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A fake master and the one fake node that it tells of, and how a client comes to them: by a session, or by the connection and
- * the peers that a session is made of. Header only.
- */
+ * A fake master and the one fake node that it tells of, and how a client comes to them: by a session, or by the
+ * connection and the peers that a session is made of. Header only. */
 #ifndef KVP_TEST_FAKEPOOL_H
 #define KVP_TEST_FAKEPOOL_H
 
@@ -26,7 +25,8 @@ typedef struct {
     fake_segment_t segment;
     kvp_counters_t counters; /* the client's */
     bool is_running;
-    /* What the client is made of: a connection and the peers over it, or a session and its link. NULL = there is none. */
+    /* What the client is made of: a connection and the peers over it, or a session and its link. NULL = there is none.
+     */
     kvp_conn_t *conn;
     kvp_peers_t *peers;
     kvp_mastersession_t *session;
@@ -65,7 +65,8 @@ fake_pool_end(void **state)
     return 0;
 }
 
-/* In the place of the one that there is. transports: names of those that the node offers, valid until the end; NULL = shm. */
+/* In the place of the one that there is. transports: names of those that the node offers, valid until the end; NULL =
+ * shm. */
 static inline void
 fake_pool_start(const char *transports)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A machine of gets with up to three items, and the master and nodes that it meets, written by hand. Header only.
- */
+ * A machine of gets with up to three items, and the master and nodes that it meets, written by hand. Header only. */
 #ifndef KVP_TEST_GETOP_FIXTURE_H
 #define KVP_TEST_GETOP_FIXTURE_H
 

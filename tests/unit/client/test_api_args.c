@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the C API says to arguments that cannot be right, to closed handles and in forked children.
- */
+ * What the C API says to arguments that cannot be right, to closed handles and in forked children. */
 #include "tests/unit/client/fakehandle.h"
 
 #include <fcntl.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Moves from and to device memory, by a CUDA driver without a device and shared memory of a node of the test: their reports,
- * and what becomes of them where no bounce buffer can be had.
- */
+ * Moves from and to device memory, by a CUDA driver without a device and shared memory of a node of the test: their
+ * reports, and what becomes of them where no bounce buffer can be had. */
 #include "client/data/bounced.h"
 
 #define VALUE (5u << 20) /* more than two windows */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Drain notices to nodes after a session was lost: sent as soon as nothing can be stored through it, whoever still looks at
- * its memory; kept over the end of the handle; and never at the cost of heartbeats.
- */
+ * Drain notices to nodes after a session was lost: sent as soon as nothing can be stored through it, whoever still
+ * looks at its memory; kept over the end of the handle; and never at the cost of heartbeats. */
 #include "client/control/drain_notices.h"
 
 #include "tests/unit/client/fakepool.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The get machine against a master and nodes written by hand.
- */
+ * The get machine against a master and nodes written by hand. */
 #include "tests/unit/client/getop_fixture.h"
 
 TEST(test_get_reads_what_is_there)
@@ -160,9 +159,9 @@ TEST(test_get_compares_sum_where_there_is_one)
     }
 }
 
-/* A path that does without descriptors: the sum is all that there is. Where it is another one the extent may have been given to
- * another object, though the master has just told it: an upsert waits for nobody. Once the master was asked again the
- * descriptor is read, and tells that from bytes that are broken. */
+/* A path that does without descriptors: the sum is all that there is. Where it is another one the extent may have been
+ * given to another object, though the master has just told it: an upsert waits for nobody. Once the master was asked
+ * again the descriptor is read, and tells that from bytes that are broken. */
 TEST(test_get_without_a_descriptor_needs_the_sum)
 {
     static const struct {
@@ -322,7 +321,8 @@ TEST(test_get_with_few_moves_takes_turns)
     expect_done(KVP_OK);
 }
 
-/* Fails if what is on its way from a tier into memory is not asked for again, once the rest was read and the time is over that the master said. */
+/* Fails if what is on its way from a tier into memory is not asked for again, once the rest was read and the time is
+ * over that the master said. */
 TEST(test_get_comes_again_for_what_is_staged)
 {
     ask(2);
@@ -349,7 +349,8 @@ TEST(test_get_comes_again_for_what_is_staged)
     expect_done(KVP_DEADLINE);
 }
 
-/* Fails if what waits for room in the memory of its node is not asked for again, or ends at the deadline without that reason. */
+/* Fails if what waits for room in the memory of its node is not asked for again, or ends at the deadline without that
+ * reason. */
 TEST(test_get_waits_for_room_until_its_deadline)
 {
     for (int is_there = 0; is_there <= 1; is_there++) {

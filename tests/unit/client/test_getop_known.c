@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The get machine where locations are known: no message, and no byte that it may not give.
- */
+ * The get machine where locations are known: no message, and no byte that it may not give. */
 #include "tests/unit/client/getop_fixture.h"
 
 #define LEASE_MS 500u

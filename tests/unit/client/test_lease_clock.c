@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The location lease over a suspend of this host: the clock that counts it is put forward, the other one is not.
- */
+ * The location lease over a suspend of this host: the clock that counts it is put forward, the other one is not. */
 #include "client/control/session.h"
 
 #include "common/clock.h"

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Known locations under many threads: readers keep what a master of a few lines answers, and find it again; the session
- * applies revocations and renews the lease; heartbeats collect what was read; upserts forget. ThreadSanitizer watches,
- * and each place found is held against what had been acknowledged before. And an answer that renews the lease meets the end of
- * its session.
- */
+ * Known locations under many threads: readers keep what a master of a few lines answers, and find it again; the
+ * session applies revocations and renews the lease; heartbeats collect what was read; upserts forget. ThreadSanitizer
+ * watches, and each place found is held against what had been acknowledged before. And an answer that renews the
+ * lease meets the end of its session. */
 #include "client/cache/locations.h"
 
 #include "common/clock.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Known locations: rule by rule, and against a cache that is too simple to be wrong.
- */
+ * Known locations: rule by rule, and against a cache that is too simple to be wrong. */
 #include "client/core/loccache.h"
 #include "tests/cases.h"
 

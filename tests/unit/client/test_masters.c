@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Several masters, of which one leads: it is found soon, whatever the others do, and again when it leads no more.
- */
+ * Several masters, of which one leads: it is found soon, whatever the others do, and again when it leads no more. */
 #include "client/kvpool.h"
 
 #include "net/masters.h"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Allocations of libkvpool fail, one after the other, in every operation against a real master and two nodes: each call
- * gives NOMEM or succeeds, in time; what it began is over, so that the same call succeeds once there is memory; and
- * nothing leaks.
- */
+ * Allocations of libkvpool fail, one after the other, in every operation against a real master and two nodes: each
+ * call gives NOMEM or succeeds, in time; what it began is over, so that the same call succeeds once there is memory;
+ * and nothing leaks. */
 #include "tools/base/procs.h"
 #include "client/kvpool.h"
 #include "common/clock.h"
@@ -246,7 +245,8 @@ assert_result(operation_t op, uint64_t n, int err, bool is_for_good)
     fail_msg("%s, allocation %llu: %s", names[op], (unsigned long long)n, kvpool_errname(err));
 }
 
-/* A node that was not told in time that writes are over, on a busy machine, is told by the next handle: until then that is kept in mind. */
+/* A node that was not told in time that writes are over, on a busy machine, is told by the next handle: until then that
+ * is kept in mind. */
 static bool
 has_leaked(int64_t live)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The nodes as a client sees them: attaching once, opening chunks, hurried callers, the breaker, drain notices.
- */
+ * The nodes as a client sees them: attaching once, opening chunks, hurried callers, the breaker, drain notices. */
 #include "client/memory/peers.h"
 
 #include "client/memory/attach.h"
@@ -303,7 +302,8 @@ TEST_WITH(test_shared_memory_of_another_host_is_out_of_reach, setup, fake_pool_e
     assert_int_equal(pool.node.hellos, 0);
 }
 
-/* What the master is asked to spare: a node that is left alone, or silent; and it is tried again when its time has come. */
+/* What the master is asked to spare: a node that is left alone, or silent; and it is tried again when its time has
+ * come. */
 TEST_WITH(test_a_node_in_trouble_is_avoided, setup, fake_pool_end)
 {
     bool was_avoided = false;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The put machine against a master and nodes written by hand.
- */
+ * The put machine against a master and nodes written by hand. */
 #include "tests/unit/client/putop_fixture.h"
 
 TEST(test_put_goes_through_its_phases)

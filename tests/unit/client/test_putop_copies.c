@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The put machine where more is asked for than a copy of what is new: replicas, groups, pins, upserts.
- */
+ * The put machine where more is asked for than a copy of what is new: replicas, groups, pins, upserts. */
 #include "client/cache/locations.h"
 #include "tests/unit/client/putop_fixture.h"
 
@@ -55,8 +54,8 @@ TEST(test_put_leaves_out_a_replica_that_failed)
     expect_done(KVP_DEADLINE);
 }
 
-/* By a grant that is older than the way to a node nothing is written there: the attempt is begun again at once, with all
- * copies. Where that way keeps ending the other copy has to do. */
+/* By a grant that is older than the way to a node nothing is written there: the attempt is begun again at once, with
+ * all copies. Where that way keeps ending the other copy has to do. */
 TEST(test_put_is_begun_again_where_a_way_is_younger)
 {
     uint64_t began_ns;

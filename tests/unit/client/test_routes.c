@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A node that is reached by another transport, because the one that is liked best has a port of its own and fails there: when
- * that is left, and when it is taken again. "rdma" here is shared memory whose connections do what the test says.
- */
+ * A node that is reached by another transport, because the one that is liked best has a port of its own and fails
+ * there: when that is left, and when it is taken again. "rdma" here is shared memory whose connections do what the test
+ * says. */
 #include "transport/routes.h"
 
 #include "client/memory/attach.h"
@@ -123,7 +123,8 @@ way_told(void)
 }
 
 /* ---- when a way is left */
-/* Nobody there, memory that may not be locked, too many connections: whatever it is, another transport would not have it. */
+/* Nobody there, memory that may not be locked, too many connections: whatever it is, another transport would not have
+ * it. */
 TEST_WITH(test_a_way_that_is_refused_is_left_within_the_call, setup, teardown)
 {
     static const kvp_err_t errs[] = {KVP_UNREACHABLE, KVP_NOMEM, KVP_BUSY, KVP_PROTO, KVP_LIMIT, KVP_SYS};
@@ -264,8 +265,8 @@ TEST_WITH(test_who_named_one_transport_gets_that_or_an_error, setup, teardown)
     assert_int_equal(way_taken(), RDMA);
 }
 
-/* Where the next transport leads nowhere either, it is the node that is lost, and the first one is tried first when it is
- * back. */
+/* Where the next transport leads nowhere either, it is the node that is lost, and the first one is tried first when it
+ * is back. */
 TEST_WITH(test_a_node_that_is_gone_blames_no_way, setup, teardown)
 {
     kvp_path_t path;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Working memory of calls: aligned, apart from one another, kept for the next call.
- */
+ * Working memory of calls: aligned, apart from one another, kept for the next call. */
 #include "client/data/scratch.h"
 #include "tests/cases.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The session with a master: pipelining over threads, deadlines, late answers, reconnecting, and closing under load.
- */
+ * The session with a master: pipelining over threads, deadlines, late answers, reconnecting, and closing under load. */
 #include "common/clock.h"
 #include "tests/unit/client/fakehandle.h"
 
@@ -363,7 +362,8 @@ reopen(uint32_t wait_ms)
     assert_int_equal(kvpool_open(&conf, &pool), KVPOOL_OK);
 }
 
-/* A handle whose calls wait for WAIT_MS together, or as long as $KVPOOL_MASTER_WAIT says; its master says no from now on. */
+/* A handle whose calls wait for WAIT_MS together, or as long as $KVPOOL_MASTER_WAIT says; its master says no from now
+ * on. */
 static void
 lose_master(uint32_t wait_ms)
 {
@@ -392,7 +392,8 @@ ask_in_vain(uint32_t deadline_ms, uint32_t flags)
     return ms_since(began);
 }
 
-/* All kinds of calls, none of which may wait; of the first hundred rounds the fastest counts, since the machine may be busy. */
+/* All kinds of calls, none of which may wait; of the first hundred rounds the fastest counts, since the machine may be
+ * busy. */
 static uint64_t
 all_in_vain(void)
 {
@@ -483,7 +484,8 @@ TEST_WITH(test_the_environment_says_how_long_a_master_is_waited_for, setup, tear
         assert_in_range(ask_in_vain(0, 0), OWN_MS, 5000);
 }
 
-/* A handle whose calls wait for WAIT_MS together, and whose master has a session of ten seconds with it, and takes a stop now. */
+/* A handle whose calls wait for WAIT_MS together, and whose master has a session of ten seconds with it, and takes a
+ * stop now. */
 static void
 stop_master(uint32_t heartbeat_ms)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Hosts that are told by name, and a resolver that does not answer: calls end at their deadlines, and what it says in the
- * end is there for the next.
- */
+ * Hosts that are told by name, and a resolver that does not answer: calls end at their deadlines, and what it says in
+ * the end is there for the next. */
 #include "client/kvpool.h"
 
 #include "client/kvpool_p2p.h"

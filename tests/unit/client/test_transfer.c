@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Moves carried out on a node of the test, over shared memory: bytes and words where they belong, and what is reported
- * of moves that fail, each on its own.
- */
+ * Moves carried out on a node of the test, over shared memory: bytes and words where they belong, and what is
+ * reported of moves that fail, each on its own. */
 #include "transport/all/registry.h"
 #include "tests/unit/client/transfer_fixture.h"
 
@@ -47,8 +46,8 @@ TEST_WITH(test_fill_seal_read, setup, teardown)
     assert_int_equal(pool.counters.paths[0].writes, 1);
 }
 
-/* A transport that copies has the sum before the descriptor's turn; for others, as which shared memory passes here, it is taken
- * first. */
+/* A transport that copies has the sum before the descriptor's turn; for others, as which shared memory passes here, it
+ * is taken first. */
 TEST_WITH(test_put_fills_and_seals_in_one_go, setup, teardown)
 {
     kvp_transport_ops_t ops = *kvp_transport_find("shm");
@@ -108,7 +107,8 @@ TEST_WITH(test_puts_of_many_windows, setup, teardown)
     }
 }
 
-/* A transport that says so spares the descriptor, and takes the sum in its place. A sum is taken as well where it is wanted. */
+/* A transport that says so spares the descriptor, and takes the sum in its place. A sum is taken as well where it is
+ * wanted. */
 TEST_WITH(test_a_read_skips_the_descriptor_where_the_sum_is_enough, setup, teardown)
 {
     kvp_transport_ops_t ops = *kvp_transport_find("shm");
@@ -220,7 +220,8 @@ refuse_token(kvp_tp_t *tp, const kvp_token_t *token, uint64_t len, kvp_access_t 
     return KVP_INVALID;
 }
 
-/* In the same call, for all moves of the lane: a transport with a port of its own that cannot use what the node gives. */
+/* In the same call, for all moves of the lane: a transport with a port of its own that cannot use what the node gives.
+ */
 TEST_WITH(test_memory_that_one_transport_cannot_use_is_reached_by_the_next, setup, teardown)
 {
     kvp_transport_ops_t rdma = *kvp_transport_find("shm");

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Moves to memory that the node does not serve yet by a transport, or cannot: by the next transport, or after a while, and
- * never at the cost of the node.
- */
+ * Moves to memory that the node does not serve yet by a transport, or cannot: by the next transport, or after a
+ * while, and never at the cost of the node. */
 #include "transport/all/registry.h"
 #include "tests/unit/client/transfer_fixture.h"
 
@@ -60,7 +59,8 @@ TEST_WITH(test_what_is_not_served_yet_is_waited_for, setup, teardown)
     assert_int_equal(pool.counters.peer_failures, 0);
 }
 
-/* A quarter of the time, as with a node that does not answer; then others are tried first, and it is none that failed. */
+/* A quarter of the time, as with a node that does not answer; then others are tried first, and it is none that failed.
+ */
 TEST_WITH(test_patience_with_a_late_node_ends, setup, teardown)
 {
     uint64_t began_ns, now_ns;
@@ -101,7 +101,8 @@ TEST_WITH(test_the_next_transport_is_taken_meanwhile, setup, teardown)
         assert_int_equal(pool.node.refused_opens, 1);
         pool.node.open_err = KVP_OK;
         assert_int_equal(fill(2), KVP_OK);
-        /* By the first one again, over the attachment that is there; what it cannot serve is not asked for with each call. */
+        /* By the first one again, over the attachment that is there; what it cannot serve is not asked for with each
+         * call. */
         assert_int_equal(pool.counters.paths[0].writes, how == 0);
         assert_int_equal(pool.counters.paths[1].writes, how == 0 ? 1 : 2);
         assert_int_equal(pool.node.refused_opens, 1);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A session with the fake master and one fake node, and moves to that. Header only.
- */
+ * A session with the fake master and one fake node, and moves to that. Header only. */
 #ifndef KVP_TEST_MOVER_FIXTURE_H
 #define KVP_TEST_MOVER_FIXTURE_H
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The growable buffer: contents over growth, the sticky error, the limit.
- */
+ * The growable buffer: contents over growth, the sticky error, the limit. */
 #include "common/buf.h"
 #include "tests/cases.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Clocks run forward; random numbers differ.
- */
+ * Clocks run forward; random numbers differ. */
 #include "common/clock.h"
 #include "tests/cases.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Options: every type, the four sources and their order, and what is said about mistakes.
- */
+ * Options: every type, the four sources and their order, and what is said about mistakes. */
 #include "common/daemon/conf.h"
 
 #include "common/log.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A walk through the map while others take entries out of it, and digests that were chosen to meet. What comes and goes by key
- * is tested by those who use it.
- */
+ * A walk through the map while others take entries out of it, and digests that were chosen to meet. What comes and
+ * goes by key is tested by those who use it. */
 #include "common/digestmap.h"
 #include "tests/cases.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The error table: numbers are unique and inside their group, names and texts are found again.
- */
+ * The error table: numbers are unique and inside their group, names and texts are found again. */
 #include "common/base.h"
 #include "common/log.h"
 #include "tests/cases.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Digests and sums: published XXH3 vectors (they are wire format), whole against streamed, and how fast.
- */
+ * Digests and sums: published XXH3 vectors (they are wire format), whole against streamed, and how fast. */
 #include "common/hash.h"
 
 #include "common/clock.h"

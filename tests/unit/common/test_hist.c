@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The histogram against sorted values.
- */
+ * The histogram against sorted values. */
 #include "common/hist.h"
 #include "tests/cases.h"
 

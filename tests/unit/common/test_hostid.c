@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where sockets of this user lie, which of those that a peer tells are looked for, and who is trusted. Directories in /tmp; where the
- * test is root another user's as well.
- */
+ * Where sockets of this user lie, which of those that a peer tells are looked for, and who is trusted. Directories in
+ * /tmp; where the test is root another user's as well. */
 #include "common/hostid.h"
 #include "tests/cases.h"
 

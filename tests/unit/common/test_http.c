@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The admin server over a plain socket: routing, bodies and their limit, errors as JSON, what a stranger may send.
- */
+ * The admin server over a plain socket: routing, bodies and their limit, errors as JSON, what a stranger may send. */
 #include "common/daemon/http.h"
 
 #include "common/log.h"
@@ -99,7 +98,8 @@ wait_inside(int n)
     pthread_mutex_unlock(&gate.lock);
 }
 
-/* Parks each request twice: the first time it is unparked by another thread, perhaps before this has returned, the second time at once. */
+/* Parks each request twice: the first time it is unparked by another thread, perhaps before this has returned, the
+ * second time at once. */
 static int park_notes[2];
 
 static void *
@@ -646,7 +646,8 @@ TEST_WITH(test_stop_waits_for_slow_handlers, setup, teardown)
         close(fds[i]);
 }
 
-/* Fails if a parked request is lost, or takes a thread or a place among the slow ones (40 are more than both) until it goes on. */
+/* Fails if a parked request is lost, or takes a thread or a place among the slow ones (40 are more than both) until it
+ * goes on. */
 TEST_WITH(test_parked_requests, setup, teardown)
 {
     fixture_t *fix = *state;

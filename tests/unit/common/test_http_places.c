@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Places of connections: who goes for a newcomer, who stays, and for how long. Over socket pairs, with a clock of the test's.
- */
+ * Places of connections: who goes for a newcomer, who stays, and for how long. Over socket pairs, with a clock of the
+ * test's. */
 #include "common/daemon/http_places.h"
 #include "tests/cases.h"
 

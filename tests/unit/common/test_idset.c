@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The set against a plain array, and how many ranges it keeps.
- */
+ * The set against a plain array, and how many ranges it keeps. */
 #include "common/idset.h"
 #include "tests/cases.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The JSON writer: commas where they belong, and no text of a peer breaks out of its string.
- */
+ * The JSON writer: commas where they belong, and no text of a peer breaks out of its string. */
 #include "common/jsonw.h"
 #include "tests/cases.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The intrusive list: order, removal, removal while walking.
- */
+ * The intrusive list: order, removal, removal while walking. */
 #include "common/list.h"
 #include "tests/cases.h"
 

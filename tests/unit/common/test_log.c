@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Log lines: form, level, length, what peers may smuggle in, and the rate limiter with several threads.
- */
+ * Log lines: form, level, length, what peers may smuggle in, and the rate limiter with several threads. */
 #include "common/log.h"
 
 #include "common/clock.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The daemon's loop: calls from other threads and their deadlines, signals, the ready line. Signals are tried in a child
- * process of each test's own.
- */
+ * The daemon's loop: calls from other threads and their deadlines, signals, the ready line. Signals are tried in a
+ * child process of each test's own. */
 #include "common/daemon/loop.h"
 
 #include "common/clock.h"

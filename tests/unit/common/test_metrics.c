@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Metrics: the text that Prometheus reads, what may not be registered, and adding from several threads.
- */
+ * Metrics: the text that Prometheus reads, what may not be registered, and adding from several threads. */
 #include "common/daemon/metrics.h"
 #include "tests/cases.h"
 

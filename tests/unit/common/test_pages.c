@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Pages that are touched before they are taken: page faults are counted, since their time is the kernel's.
- */
+ * Pages that are touched before they are taken: page faults are counted, since their time is the kernel's. */
 #include "common/pages.h"
 #include "tests/cases.h"
 

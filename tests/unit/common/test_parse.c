@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Sizes, durations and addresses: what is taken, and that everything else is refused.
- */
+ * Sizes, durations and addresses: what is taken, and that everything else is refused. */
 #include "common/parse.h"
 #include "tests/cases.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What machine and control groups allow, read from trees of files that the test makes.
- */
+ * What machine and control groups allow, read from trees of files that the test makes. */
 #include "common/ram.h"
 #include "tests/cases.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The pool of records against a plain array: numbers are unique, records stay where they are, memory comes and goes.
- */
+ * The pool of records against a plain array: numbers are unique, records stay where they are, memory comes and goes. */
 #include "common/recpool.h"
 #include "tests/cases.h"
 

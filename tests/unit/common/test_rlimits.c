@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Limits of the process: what it has is counted, and the soft limit of open files goes up to the hard one.
- */
+ * Limits of the process: what it has is counted, and the soft limit of open files goes up to the hard one. */
 #include "common/rlimits.h"
 #include "tests/cases.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a thread of ours has of its creator: no signals; and what the creator keeps: its own.
- */
+ * What a thread of ours has of its creator: no signals; and what the creator keeps: its own. */
 #include "common/thread.h"
 #include "tests/cases.h"
 

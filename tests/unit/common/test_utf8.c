@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is UTF-8 and what is not, at the edges of each length.
- */
+ * What is UTF-8 and what is not, at the edges of each length. */
 #include "common/utf8.h"
 #include "tests/cases.h"
 

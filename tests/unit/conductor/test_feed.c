@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The order of a publisher's messages against a publisher that is played: whatever is lost, comes twice, or is restarted, in the end exactly the messages of the one that
- * publishes now have been applied since the last drop.
- */
+ * The order of a publisher's messages against a publisher that is played: whatever is lost, comes twice, or is
+ * restarted, in the end exactly the messages of the one that publishes now have been applied since the last drop. */
 #include "conductor/events/feed.h"
 #include "tests/cases.h"
 
@@ -230,7 +229,8 @@ TEST(test_flood_during_a_replay)
     kvp_feed_fini(&g.feed);
 }
 
-/* A digest counts with the message of its number, whenever it comes, and not during a replay or behind a later message. */
+/* A digest counts with the message of its number, whenever it comes, and not during a replay or behind a later message.
+ */
 TEST(test_digests)
 {
     const message_t digest = {99, 0};

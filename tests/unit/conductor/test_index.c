@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The index against a naive one: random events of several publishers, media and groups, and after some of them questions about random prompts. Prompts are
- * paths in a small tree, so that publishers share beginnings.
- */
+ * The index against a naive one: random events of several publishers, media and groups, and after some of them
+ * questions about random prompts. Prompts are paths in a small tree, so that publishers share beginnings. */
 #include "conductor/events/apply.h"
 #include "conductor/index/chain.h"
 #include "conductor/index/match.h"
@@ -312,7 +311,8 @@ standard_run(rig_t *g, const uint64_t *hashes, size_t n)
     return run;
 }
 
-/* A block matches by its hash whatever its event says of its place. It has its depth as soon as an event tells that, or its parent has one. */
+/* A block matches by its hash whatever its event says of its place. It has its depth as soon as an event tells that, or
+ * its parent has one. */
 TEST(test_standard_events_in_any_order)
 {
     static standard_t m;
@@ -548,7 +548,8 @@ TEST(test_views_hold_what_their_entries_say)
     close_rig(&g);
 }
 
-/* A block whose users and holders contradict each other is left out and counted, and the view that met it is made again. */
+/* A block whose users and holders contradict each other is left out and counted, and the view that met it is made
+ * again. */
 TEST(test_a_damaged_block_is_left_out)
 {
     const uint64_t hash = 100;
@@ -580,7 +581,8 @@ TEST(test_a_damaged_block_is_left_out)
     close_rig(&g);
 }
 
-/* Fails if namespaces that nothing is in any more keep their numbers, or if one number means two namespaces to its holder. */
+/* Fails if namespaces that nothing is in any more keep their numbers, or if one number means two namespaces to its
+ * holder. */
 TEST(test_namespaces_come_and_go)
 {
     const kvp_namespace_t kept_space = {"m", "kept", "", "kept-adapter", BLOCK};
@@ -680,7 +682,8 @@ apply_stored(rig_t *g, const char *salt, uint64_t id, uint64_t hash)
     kvp_events_apply_one(&g->appliers[0], &ev);
 }
 
-/* Fails if a stream that was forgotten keeps blocks of before a gap when it comes back, or if a new stream counts as a gap. */
+/* Fails if a stream that was forgotten keeps blocks of before a gap when it comes back, or if a new stream counts as a
+ * gap. */
 TEST(test_a_forgotten_stream_comes_back)
 {
     kvp_view_stats_t view;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Questions while the index changes: what a publisher holds all the time is found all the time, what nobody ever held is never found, and nothing else is wrong
- * in memory (ThreadSanitizer looks on).
- */
+ * Questions while the index changes: what a publisher holds all the time is found all the time, what nobody ever held
+ * is never found, and nothing else is wrong in memory (ThreadSanitizer looks on). */
 #include "conductor/events/apply.h"
 #include "conductor/index/chain.h"
 #include "conductor/index/match.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The pool's events from the master's log to answers, against a model: random records of what is committed, moved and gone become events, these become parts of blocks, and engines' events
- * tell where blocks stand. Each answer is what the model says, and each digest what the conductor has summed up itself.
- */
+ * The pool's events from the master's log to answers, against a model: random records of what is committed, moved and
+ * gone become events, these become parts of blocks, and engines' events tell where blocks stand. Each answer is what
+ * the model says, and each digest what the conductor has summed up itself. */
 #include "conductor/events/apply.h"
 #include "conductor/index/chain.h"
 #include "conductor/index/match.h"
@@ -264,7 +264,8 @@ digest(rig_t *g)
     assert_int_equal(g->source.drifts, 0);
 }
 
-/* Another master begins to tell: the backend is that one's, and empty; what the first one tells is ignored until it begins anew. */
+/* Another master begins to tell: the backend is that one's, and empty; what the first one tells is ignored until it
+ * begins anew. */
 static void
 other_source(rig_t *g)
 {
@@ -475,7 +476,8 @@ keep_first_join(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_pla
     return l->log == NULL || !kvp_joinlog_is_crowded(l->log) || strcmp(join->prefix, "p0") == 0;
 }
 
-/* Fails if a place is missing that was added before, during or after a rewrite, or if the rewrite keeps what it is to drop. */
+/* Fails if a place is missing that was added before, during or after a rewrite, or if the rewrite keeps what it is to
+ * drop. */
 TEST(test_a_rewrite_misses_no_place)
 {
     char dir[] = "/tmp/kvp-joins-XXXXXX", path[64], prefix[16];

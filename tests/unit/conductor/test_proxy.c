@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Bodies of requests, and which server gets the next one.
- */
+ * Bodies of requests, and which server gets the next one. */
 #include "conductor/proxy/body.h"
 #include "conductor/proxy/copies.h"
 #include "conductor/proxy/fleet.h"
@@ -301,7 +300,8 @@ TEST(test_silent_servers)
     assert_false(kvp_fleet_is_given_up(&f, a, since));
     assert_false(kvp_fleet_return(&f, a, since, KVP_SERVER_LEFT, 6500 * MS));
     assert_int_equal(f.servers[a].open, 4);
-    /* One that was given up is enough after 5 s. A check that could not be made, or failed beside an answer, says nothing. */
+    /* One that was given up is enough after 5 s. A check that could not be made, or failed beside an answer, says
+     * nothing. */
     (void)kvp_fleet_give_up(&f, a, 7000 * MS);
     assert_int_equal(kvp_fleet_check(&f, 11999 * MS), KVP_SERVER_NONE);
     assert_int_equal(kvp_fleet_check(&f, 12000 * MS), a);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The registry where too many publishers are registered. Its count and the times are set from here.
- */
+ * The registry where too many publishers are registered. Its count and the times are set from here. */
 #include "conductor/events/registry_priv.h"
 
 #include "common/clock.h"
@@ -33,7 +32,8 @@ publisher(const kvp_registry_t *r, const char *instance)
     return NULL;
 }
 
-/* Fails if a full registry refuses a new publisher though one cannot be reached, or gives up one that may come back or is not the longest away. */
+/* Fails if a full registry refuses a new publisher though one cannot be reached, or gives up one that may come back or
+ * is not the longest away. */
 TEST(test_a_lost_publisher_makes_room)
 {
     const uint64_t now_ns = kvp_boot_ns();

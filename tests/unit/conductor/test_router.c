@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The router's choices, and what servers tell of their load.
- */
+ * The router's choices, and what servers tell of their load. */
 #include "conductor/index/spaces.h"
 #include "conductor/router/load.h"
 #include "conductor/index/chain.h"

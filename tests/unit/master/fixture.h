@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A master without main: the real core in the real shell, on a thread of its own, on a free port of loopback. For tests.
- */
+ * A master without main: the real core in the real shell, on a thread of its own, on a free port of loopback. For
+ * tests. */
 #ifndef KVP_TESTS_MASTER_FIXTURE_H
 #define KVP_TESTS_MASTER_FIXTURE_H
 

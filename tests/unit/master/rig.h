@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What most tests of the core begin with: a world with nodes and clients. RIG_TEST and RIG_TEST_ON
- * begin a test and name what it begins with; the world is opened before the test and closed after
- * it, with all that world_close expects. Keys are "key/" and a number.
- */
+ * What most tests of the core begin with: a world with nodes and clients. RIG_TEST and RIG_TEST_ON begin a test and
+ * name what it begins with; the world is opened before the test and closed after it, with all that world_close
+ * expects. Keys are "key/" and a number. */
 #ifndef KVP_TESTS_MASTER_RIG_H
 #define KVP_TESTS_MASTER_RIG_H
 
@@ -50,11 +49,12 @@ uint32_t count(peer_t *c, uint32_t from, uint32_t to);
 void hold(peer_t *c, uint32_t from, uint32_t to, uint64_t *tickets); /* tickets[i] is of key i */
 uint32_t count_of(peer_t *c, const char *prefix, uint32_t from, uint32_t to);
 
-/* attempt_begin begins the put of one key: the error that it is answered with. locs_out, which may be NULL, has room for all
- * copies; n_out, which may be NULL, is how many. */
+/* attempt_begin begins the put of one key: the error that it is answered with. locs_out, which may be NULL, has room
+ * for all copies; n_out, which may be NULL, is how many. */
 kvp_err_t attempt_begin(peer_t *c, put_t *what, const Kvp__Pb__PutBegin *like, kvp_wire_loc_t *locs_out,
                         uint32_t *n_out);
-/* begin_put begins the put of one key, which may wait for so long, and gives it up where it may go on: how it was answered. */
+/* begin_put begins the put of one key, which may wait for so long, and gives it up where it may go on: how it was
+ * answered. */
 kvp_err_t begin_put(peer_t *c, const char *key, uint64_t len, uint32_t wait_ms);
 /* granted expects that the put of one key is answered by now, with this. */
 void granted(peer_t *c, uint64_t id, kvp_err_t err);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The admin port: health and metrics of a running master, and of one whose loop is stuck.
- */
+ * The admin port: health and metrics of a running master, and of one whose loop is stuck. */
 #include "master/admin.h"
 
 #include "tests/unit/master/fixture.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Segments that a client asks to be spared, because it does not reach them: they get nothing of its puts while others can
- * take them, and no put is refused for that wish.
- */
+ * Segments that a client asks to be spared, because it does not reach them: they get nothing of its puts while others
+ * can take them, and no put is refused for that wish. */
 #include "tests/world/world.h"
 
 #define KEY_BYTES 100u

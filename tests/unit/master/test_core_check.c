@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Copies of which a reader says that nobody can read them, and hard-pinned objects: the node is asked, and believed.
- */
+ * Copies of which a reader says that nobody can read them, and hard-pinned objects: the node is asked, and believed. */
 #include "tests/unit/master/rig.h"
 
 #include "proto/segfmt.h"

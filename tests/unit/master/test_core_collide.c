@@ -8,8 +8,8 @@
 kvp_digest_t __real_kvp_key_digest(uint64_t seed, uint32_t tenant, const void *key, size_t len);
 kvp_digest_t __wrap_kvp_key_digest(uint64_t seed, uint32_t tenant, const void *key, size_t len);
 
-/* All keys of a tenant that begin in the same way have the same digest; those that begin with "both" those of other tenants,
- * too. */
+/* All keys of a tenant that begin in the same way have the same digest; those that begin with "both" those of other
+ * tenants, too. */
 kvp_digest_t
 __wrap_kvp_key_digest(uint64_t seed, uint32_t tenant, const void *key, size_t len)
 {
@@ -96,8 +96,8 @@ TEST(test_report_when_the_older_key_is_being_upserted)
     world_close(w);
 }
 
-/* A tenant removes its key, which no node has told of yet, and another tenant's object has that digest by now: the removal
- * holds all the same, and touches that object no more than before. */
+/* A tenant removes its key, which no node has told of yet, and another tenant's object has that digest by now: the
+ * removal holds all the same, and touches that object no more than before. */
 TEST(test_removal_under_the_digest_of_another_tenants_object_outlives_the_master)
 {
     world_t *w = world_open(&(kvp_master_conf_t){.has_journal = true});

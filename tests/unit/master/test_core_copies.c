@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Objects with several copies, and new versions of objects.
- */
+ * Objects with several copies, and new versions of objects. */
 #include "tests/unit/master/rig.h"
 
 #include "master/core/base/slab.h"

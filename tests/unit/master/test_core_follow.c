@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A standby's core: it enters and writes what the leader has written, whatever the pieces in which that comes, believes nothing that does not
- * continue it, and knows all of it when it leads.
- */
+ * A standby's core: it enters and writes what the leader has written, whatever the pieces in which that comes,
+ * believes nothing that does not continue it, and knows all of it when it leads. */
 #include "master/core/catalog/replica.h"
 #include "master/core/recovery/state.h"
 #include "proto/jrec.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A full pool: who is evicted, and that no put is refused while something may be.
- */
+ * A full pool: who is evicted, and that no put is refused while something may be. */
 #include "tests/unit/master/rig.h"
 
 #include "master/core/base/slab.h"
@@ -291,8 +290,8 @@ RIG_TEST(test_put_when_the_holder_dies, sixteen)
     granted(g->c, id, KVP_OK);
 }
 
-/* The two oldest are what the policy gives for it, and are not neighbours. Beside the oldest both are young; so the window
- * is the second one and its neighbour, and the oldest goes as well, for whoever comes next. */
+/* The two oldest are what the policy gives for it, and are not neighbours. Beside the oldest both are young; so the
+ * window is the second one and its neighbour, and the oldest goes as well, for whoever comes next. */
 RIG_TEST(test_put_when_a_window_of_two_is_cheapest, sixteen)
 {
     const uint32_t order[] = {5, 9, 10, 13, 0, 2, 1, 3, 7, 11, 12, 14, 15, 4, 6, 8};
@@ -419,7 +418,8 @@ RIG_TEST(test_put_when_a_batch_is_larger_than_the_pool, sixteen)
     assert_false(exists(g->c, "key/3"));
 }
 
-/* What it begins nobody can read until it is committed: in a full pool a message begins little, and none in one that has room. */
+/* What it begins nobody can read until it is committed: in a full pool a message begins little, and none in one that
+ * has room. */
 RIG_TEST_ON(test_put_when_a_batch_is_a_large_part_of_a_full_pool, .size = 8 * MIB)
 {
     enum { N = 64, SHARE = 8 }; /* 512 KiB */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The log as bytes: records of each kind and a small log, as they are in the golden files. Fails if they are written another way, or a
- * master reads something else out of them.
- */
+ * The log as bytes: records of each kind and a small log, as they are in the golden files. Fails if they are written
+ * another way, or a master reads something else out of them. */
 #include "proto/segfmt.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/tenant.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Groups: nothing of them is seen before all is there, and they go as one.
- */
+ * Groups: nothing of them is seen before all is there, and they go as one. */
 #include "tests/unit/master/rig.h"
 
 #include "master/core/base/slab.h"

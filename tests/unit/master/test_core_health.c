@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The causes for which a pool is degraded: each begins with its fault, and ends after it.
- */
+ * The causes for which a pool is degraded: each begins with its fault, and ends after it. */
 #include "tests/unit/master/rig.h"
 
 #define BLOCK (64 * KIB)
@@ -130,9 +129,8 @@ RIG_TEST_ON(test_devices, .conf = plain, .size = MEMORY)
     assert_int_equal(causes(g->w), 0);
 }
 
-/* Fails if a master that is missing, or does not follow, is no cause; if a log that cannot be written is none; or if Status
- * does not tell masters and causes.
- */
+/* Fails if a master that is missing, or does not follow, is no cause; if a log that cannot be written is none; or if
+ * Status does not tell masters and causes. */
 RIG_TEST_ON(test_masters, .conf = plain, .size = MEMORY)
 {
     Kvp__Pb__Status ask = KVP__PB__STATUS__INIT;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The journal of the core: what is withheld until it is durable, what a master after knows of it, wherever it was cut, and
- * what that decides about what nodes report.
- */
+ * The journal of the core: what is withheld until it is durable, what a master after knows of it, wherever it was
+ * cut, and what that decides about what nodes report. */
 #include "master/core/catalog/replica.h"
 #include "master/core/recovery/state.h"
 
@@ -196,8 +195,8 @@ RIG_TEST_ON(test_disk_that_never_answers, .conf = with_journal, .size = 64 * MIB
 }
 
 /* ---- what a master after decides */
-/* The only node is away at a removal, and the master is dead before it is back. Nobody but a log knows of it then: without
- * one it is undone. */
+/* The only node is away at a removal, and the master is dead before it is back. Nobody but a log knows of it then:
+ * without one it is undone. */
 static void
 remove_when_nobody_is_there(bool has_journal)
 {
@@ -414,7 +413,8 @@ is_known(const world_t *w, const kvp_master_t *m, uint32_t k, uint64_t version)
     return now == version;
 }
 
-/* What is known is what was true before or behind the step in which it was cut, and where it was not cut within one that. */
+/* What is known is what was true before or behind the step in which it was cut, and where it was not cut within one
+ * that. */
 static void
 check_cut(const world_t *w, const moment_t *moments, size_t cut)
 {
@@ -596,9 +596,9 @@ first_of(reply_t *r)
     return err;
 }
 
-/* Fails if an answer that waits for the log, a put that waits for space, or a new put or removal is not refused at once while the log
- * cannot be written; if a leader that can hand over refuses; or if anything is refused when the log is written again.
- */
+/* Fails if an answer that waits for the log, a put that waits for space, or a new put or removal is not refused at once
+ * while the log cannot be written; if a leader that can hand over refuses; or if anything is refused when the log is
+ * written again. */
 RIG_TEST_ON(test_log_that_cannot_be_written, .conf = with_journal, .size = MIB)
 {
     put_t big = {.key = "big", .len = 900 * KIB}, late = {.key = "late", .len = 900 * KIB};

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Location leases: who gets one, what revokes locations, and whom a removal with `wait` waits for.
- */
+ * Location leases: who gets one, what revokes locations, and whom a removal with `wait` waits for. */
 #include "tests/unit/master/rig.h"
 
 #define LEASE SEC
@@ -102,8 +101,8 @@ RIG_TEST(test_heartbeat_says_nothing_of_evictions, plain)
     assert_false(r->has_dropped_all);
 }
 
-/* The key of an evicted object is put again, with whatever value, or removed: where the node has not answered that the old place
- * is dead it may still be read, and readers are told. Where the node has, nobody is told of anything. */
+/* The key of an evicted object is put again, with whatever value, or removed: where the node has not answered that the
+ * old place is dead it may still be read, and readers are told. Where the node has, nobody is told of anything. */
 static void
 after_eviction(rig_t *g, node_policy_t policy, bool is_removal, uint32_t told)
 {
@@ -234,7 +233,8 @@ commit_wait(peer_t *c, uint64_t attempt)
     return peer_send(c, KVP_OP_PUT_COMMIT, 0, &head.base, &rec, sizeof rec);
 }
 
-/* A key that is not there may have been evicted: readers may know where it was, and need not look whether it is DEAD. */
+/* A key that is not there may have been evicted: readers may know where it was, and need not look whether it is DEAD.
+ */
 RIG_TEST(test_wait_is_also_for_leases_on_what_was_evicted, plain)
 {
     peer_t *r = reader_open(g->w);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lineages: what is given with a put is told with a get, outlives the master with its log, and is nothing but told.
- */
+ * Lineages: what is given with a put is told with a get, outlives the master with its log, and is nothing but told. */
 #include "tests/unit/master/rig.h"
 
 #define SMALL (8 * KIB)
@@ -82,7 +81,8 @@ RIG_TEST_ON(test_lineage_outlives_the_master, .conf = with_log, .mems = 2, .size
     }
 }
 
-/* Fails if a master that believes nodes serves less than they have, or makes a lineage up, or a new version cannot have one. */
+/* Fails if a master that believes nodes serves less than they have, or makes a lineage up, or a new version cannot have
+ * one. */
 RIG_TEST_ON(test_lineage_is_lost_with_the_log, .conf = with_log, .mems = 2, .size = MIB)
 {
     uint32_t copies;

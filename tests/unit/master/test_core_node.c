@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Nodes that go, come back, come back empty, or say that they go: what is served meanwhile, what is told to them again,
- * and what is left of a segment in the end.
- */
+ * Nodes that go, come back, come back empty, or say that they go: what is served meanwhile, what is told to them
+ * again, and what is left of a segment in the end. */
 #include "tests/unit/master/rig.h"
 
 #include "master/core/base/slab.h"
@@ -213,8 +212,8 @@ RIG_TEST(test_put_when_the_old_copy_is_on_a_lost_node, plain)
     assert_int_equal(n2->retires_n, 0);
 }
 
-/* Orders that were not answered, and extents that were answered dead but not free, are asked about again: a node forgets
- * what it has not done for an earlier connection. */
+/* Orders that were not answered, and extents that were answered dead but not free, are asked about again: a node
+ * forgets what it has not done for an earlier connection. */
 RIG_TEST(test_retires_are_repeated_when_the_node_is_back, plain)
 {
     fill(g->c, 0, 30, 8 * KIB);
@@ -260,7 +259,8 @@ RIG_TEST(test_retires_when_the_node_does_not_answer, plain)
     assert_int_equal(world_stats(g->w).used_bytes, 0);
 }
 
-/* An answer that comes for an order of the segment before says nothing about the extents that have their numbers now. */
+/* An answer that comes for an order of the segment before says nothing about the extents that have their numbers now.
+ */
 RIG_TEST(test_retire_answer_when_the_record_is_another, plain)
 {
     Kvp__Pb__Reply head = KVP__PB__REPLY__INIT;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Pins: what is pinned softly goes last, and not beyond its budget, what is pinned hard not at all.
- */
+ * Pins: what is pinned softly goes last, and not beyond its budget, what is pinned hard not at all. */
 #include "tests/unit/master/rig.h"
 
 #include "master/core/base/slab.h"

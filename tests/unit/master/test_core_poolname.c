@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A master that finds nothing of the masters before it, and the nodes that remember: whose name the pool gets, and when it is
- * too late for another one.
- */
+ * A master that finds nothing of the masters before it, and the nodes that remember: whose name the pool gets, and
+ * when it is too late for another one. */
 #include "tests/unit/master/rig.h"
 #include "tests/world/report.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What clients held in a session that was lost, and present again in the next: what of it is honoured, and what a master
- * that took over keeps until they have come.
- */
+ * What clients held in a session that was lost, and present again in the next: what of it is honoured, and what a
+ * master that took over keeps until they have come. */
 #include "tests/unit/master/rig.h"
 
 #define SMALL (8 * KIB)
@@ -94,8 +93,8 @@ RIG_TEST(test_reservation_when_the_master_is_new, full_of_old)
     assert_int_equal(world_stats(g->w).reserved_bytes, 0);
 }
 
-/* For a while nothing older is taken away, since somebody may come for it; new objects may be removed, and put where there
- * is room. */
+/* For a while nothing older is taken away, since somebody may come for it; new objects may be removed, and put where
+ * there is room. */
 RIG_TEST(test_nothing_is_taken_before_sessions_are_back, full_of_old)
 {
     fill_sealed(g->c, "old/", BLOCKS);

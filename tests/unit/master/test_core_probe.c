@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Probes: what EXISTS protects, how long, and that it never makes a put fail; reads that only USED tells of.
- */
+ * Probes: what EXISTS protects, how long, and that it never makes a put fail; reads that only USED tells of. */
 #include "tests/unit/master/rig.h"
 
 #define KEY_LEN 24
@@ -158,8 +157,8 @@ RIG_TEST(test_row_of_probes_protects_for_the_lease_time, blocks)
     assert_int_equal(count(g->c, 2000, 2100), 100);
 }
 
-/* Three rows, of a quarter of the pool each: that of the keys from 0 on begins after that from 32 on, and before that from 64 on.
- * All were used in the order of their numbers. */
+/* Three rows, of a quarter of the pool each: that of the keys from 0 on begins after that from 32 on, and before that
+ * from 64 on. All were used in the order of their numbers. */
 static void
 probe_three_rows(rig_t *g)
 {

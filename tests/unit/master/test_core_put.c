@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Puts through the master's core: what each key is answered, attempts and their ends, and what becomes of the space when
- * a writer goes.
- */
+ * Puts through the master's core: what each key is answered, attempts and their ends, and what becomes of the space
+ * when a writer goes. */
 #include "tests/unit/master/rig.h"
 
 #include "common/idset.h"
@@ -264,8 +263,8 @@ long_key(char *key, uint32_t i)
     key[snprintf(key, 20, "%08u", i)] = '-';
 }
 
-/* A chunk's area for long keys is used up long before its payload: the oldest object with a long key goes then, and none
- * with a short one. Short keys are not affected. */
+/* A chunk's area for long keys is used up long before its payload: the oldest object with a long key goes then, and
+ * none with a short one. Short keys are not affected. */
 RIG_TEST_ON(test_put_when_long_keys_are_used_up, .size = 64 * KIB)
 {
     kvp_chunk_geo_t geo;
@@ -433,8 +432,8 @@ RIG_TEST(test_client_when_the_last_one_dies, plain)
     assert_true(g->c->incarnation >= g->na->last_fence.live_min); /* who comes later is not fenced by it */
 }
 
-/* What it had is retired where it lay. Only the fence keeps it from connecting again, and by RDMA no word in memory guards
- * what comes over a connection, but only what the writer itself knows. */
+/* What it had is retired where it lay. Only the fence keeps it from connecting again, and by RDMA no word in memory
+ * guards what comes over a connection, but only what the writer itself knows. */
 RIG_TEST(test_client_when_it_dies_with_attempts_is_fenced_everywhere, plain)
 {
     kvp_wire_loc_t loc;
@@ -452,8 +451,8 @@ RIG_TEST(test_client_when_it_dies_with_attempts_is_fenced_everywhere, plain)
     assert_int_equal(world_stats(g->w).fences, 1);
 }
 
-/* Clients come, one in two dies with an attempt and the other one says goodbye, while an old one lives: what a node keeps of the dead
- * is no more than there are live ones. */
+/* Clients come, one in two dies with an attempt and the other one says goodbye, while an old one lives: what a node
+ * keeps of the dead is no more than there are live ones. */
 RIG_TEST(test_clients_when_many_die_are_few_ranges_at_a_node, plain)
 {
     kvp_wire_loc_t loc;
@@ -570,7 +569,8 @@ TEST(test_client_when_it_dies_with_thousands_of_attempts)
 }
 
 /* ---- bounds on what clients can make the master remember */
-/* All clients together have a bound, those that are gone and not aborted yet too; and 64 that take all they get leave some. */
+/* All clients together have a bound, those that are gone and not aborted yet too; and 64 that take all they get leave
+ * some. */
 TEST(test_put_when_all_have_too_many_attempts)
 {
     enum { BATCH = 512, CLIENTS = 64, MOST = 262144 };

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A master that knows nothing learns from nodes what they hold: what it believes, what it does not, and what was removed
- * meanwhile.
- */
+ * A master that knows nothing learns from nodes what they hold: what it believes, what it does not, and what was
+ * removed meanwhile. */
 #include "tests/unit/master/rig.h"
 #include "tests/world/report.h"
 
@@ -387,7 +386,8 @@ make_bad(extent_t *all, bad_t what)
     if (what == BAD_SUM) desc->check++;
 }
 
-/* Two records, of which the second is bad: it is not adopted; a page that names no chunk of the memory ends the report. */
+/* Two records, of which the second is bad: it is not adopted; a page that names no chunk of the memory ends the report.
+ */
 static void
 bad_report(bad_t what)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A master that knows nothing learns from nodes which objects belong together, and what is pinned: groups are seen whole
- * or not at all, and go as one; what nobody can complete any more is dropped; pins protect, and count.
- */
+ * A master that knows nothing learns from nodes which objects belong together, and what is pinned: groups are seen
+ * whole or not at all, and go as one; what nobody can complete any more is dropped; pins protect, and count. */
 #include "tests/unit/master/rig.h"
 #include "tests/world/report.h"
 

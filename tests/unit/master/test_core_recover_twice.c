@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Masters that die one after the other, while a node is away all the time and their log says too little to rely on it: what was
- * removed or put anew under one of them outlives it, though no extent of it was known there.
- */
+ * Masters that die one after the other, while a node is away all the time and their log says too little to rely on
+ * it: what was removed or put anew under one of them outlives it, though no extent of it was known there. */
 #include "tests/unit/master/rig.h"
 
 #define LEN (8 * KIB)
@@ -89,8 +88,9 @@ TEST(test_eviction_of_the_newer_version_outlives_the_master)
     expect_gone_at_the_next(&p);
 }
 
-/* A writer that an earlier master had granted a slot may be about to store its descriptor there: so of a chunk that has such
- * writers only the slots of what was SEALED are used again, and what needs another one waits for the proof about them. */
+/* A writer that an earlier master had granted a slot may be about to store its descriptor there: so of a chunk that has
+ * such writers only the slots of what was SEALED are used again, and what needs another one waits for the proof about
+ * them. */
 TEST(test_slots_in_the_hands_of_old_writers_wait)
 {
     world_t *w = world_open(&(kvp_master_conf_t){.location_lease_ns = MS, .location_grace_ns = MS});

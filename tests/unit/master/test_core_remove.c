@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Removing by key, by pattern and all: when it is answered, what is left, and that no pattern stops the others.
- */
+ * Removing by key, by pattern and all: when it is answered, what is left, and that no pattern stops the others. */
 #include "tests/unit/master/rig.h"
 
 #include "common/clock.h"

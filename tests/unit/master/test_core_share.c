@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Space between tenants: the pool's hits are nearly those of one list over everything, and chunks do not go back and forth.
- */
+ * Space between tenants: the pool's hits are nearly those of one list over everything, and chunks do not go back and
+ * forth. */
 #include "tests/world/world.h"
 
 #include <stdio.h>

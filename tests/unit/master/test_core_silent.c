@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Keys of writers that are silent: who else asks for them gets them, and what the silent one may still store to is
- * nobody's until that is over.
- */
+ * nobody's until that is over. */
 #include "tests/unit/master/rig.h"
 
 #define SILENT (1250 * MS)

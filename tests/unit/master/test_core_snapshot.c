@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What an operator asks of a log: a base of it, and what is in it.
- */
+ * What an operator asks of a log: a base of it, and what is in it. */
 #include "master/core/recovery/state.h"
 
 #include "proto/pb.h"
@@ -32,8 +31,8 @@ ask(rig_t *g, uint64_t number)
     return copy;
 }
 
-/* Fails if a base is whole before the files before it are gone, if two that ask at once get two, or if one that knows another master's number
- * gets none. */
+/* Fails if a base is whole before the files before it are gone, if two that ask at once get two, or if one that knows
+ * another master's number gets none. */
 RIG_TEST_ON(test_snapshot_is_asked_for, .conf = with_journal, .size = MIB)
 {
     Kvp__Pb__SnapshotReply first, other;

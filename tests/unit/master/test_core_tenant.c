@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tenants: what they see of one another, and the bump that makes everything of one be gone at once.
- */
+ * Tenants: what they see of one another, and the bump that makes everything of one be gone at once. */
 #include "tests/unit/master/rig.h"
 
 #define KEY_LEN 24
@@ -185,8 +184,8 @@ greeted(world_t *w, uint32_t tenant)
     return err;
 }
 
-/* Of two tenants whose names have one number, the pool has one. Its name outlives the master: in the log, and, where that is lost, in
- * the memory of nodes. */
+/* Of two tenants whose names have one number, the pool has one. Its name outlives the master: in the log, and, where
+ * that is lost, in the memory of nodes. */
 RIG_TEST_ON(test_name_when_anothers_has_the_same_number, .conf = {.has_journal = true}, .size = MIB,
             .has_no_client = true)
 {
@@ -305,7 +304,8 @@ RIG_TEST(test_bump_makes_everything_be_gone, tenants)
     assert_int_equal(removed, 10);
 }
 
-/* A later master would adopt what is sealed: its writer is not told that it was refused before it is dead, or has had time to be. */
+/* A later master would adopt what is sealed: its writer is not told that it was refused before it is dead, or has had
+ * time to be. */
 RIG_TEST(test_refused_commit_waits_for_dead, tenants)
 {
     Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
@@ -457,8 +457,8 @@ RIG_TEST(test_tenants_that_own_nothing_are_forgotten, tenants)
     world_check(g->w);
 }
 
-/* What was bumped may lie on a node that is away: as long as that is so it is kept in mind, and those who use the pool are not
- * refused for that. */
+/* What was bumped may lie on a node that is away: as long as that is so it is kept in mind, and those who use the pool
+ * are not refused for that. */
 RIG_TEST(test_tenants_are_kept_in_mind_while_a_node_is_away, two_tenants)
 {
     uint32_t epoch;
@@ -502,8 +502,8 @@ RIG_TEST(test_bumps_that_are_told_displace_nobody, two_with_log)
     world_check(g->w);
 }
 
-/* A master that forgot a bump lets nobody bring back what it took away: not memory that it had given up, with the next master, and
- * not memory that it never knew. */
+/* A master that forgot a bump lets nobody bring back what it took away: not memory that it had given up, with the next
+ * master, and not memory that it never knew. */
 static void
 bump_holds(rig_t *g, bool is_given_up_before)
 {

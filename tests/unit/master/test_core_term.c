@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which peers may raise the term and how far, and that nothing of a term is said before it is saved.
- */
+ * Which peers may raise the term and how far, and that nothing of a term is said before it is saved. */
 #include "master/core/recovery/state.h"
 #include "tests/world/world.h"
 
@@ -40,7 +39,8 @@ beat_with(world_t *w, uint32_t term)
     return judge(w, before, term);
 }
 
-/* Offers memory that was mounted in mounted_term, from a node that obeys that term. uuid NULL: no master here knows it. */
+/* Offers memory that was mounted in mounted_term, from a node that obeys that term. uuid NULL: no master here knows it.
+ */
 static kvp_err_t
 mount_with(world_t *w, uint32_t term, uint32_t mounted_term, const uint8_t *uuid)
 {

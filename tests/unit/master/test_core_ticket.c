@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Holds and reservations: what they protect, how long, and how much one may have.
- */
+ * Holds and reservations: what they protect, how long, and how much one may have. */
 #include "tests/unit/master/rig.h"
 
 #include "master/core/base/slab.h"

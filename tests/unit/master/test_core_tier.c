@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The SSD tier: what leaves memory is found there, staged and dropped, over the loss of nodes and masters. ADR 0029.
- */
+ * The SSD tier: what leaves memory is found there, staged and dropped, over the loss of nodes and masters. ADR 0029. */
 #include "tests/unit/master/rig.h"
 
 #define BLOCK (64 * KIB)
@@ -232,7 +231,8 @@ RIG_TEST_ON(test_removed_is_dropped, .conf = with_log, .size = MEMORY)
     assert_true(exists(g->c, "key/1"));
 }
 
-/* Fails if a node that comes back with new memory does not bring what its tier has, or brings what was removed meanwhile. */
+/* Fails if a node that comes back with new memory does not bring what its tier has, or brings what was removed
+ * meanwhile. */
 RIG_TEST_ON(test_node_comes_back, .conf = with_log, .size = MEMORY)
 {
     uint32_t tier = begin_tier(g), on_tier;
@@ -277,9 +277,8 @@ RIG_TEST_ON(test_master_comes_back, .conf = with_log, .size = MEMORY)
     end_tier(g, tier);
 }
 
-/* Fails if a master that has no log does not learn what is on tiers, or takes from them what is no key's, what was removed before or
- * since it began, or what is older than what was put since.
- */
+/* Fails if a master that has no log does not learn what is on tiers, or takes from them what is no key's, what was
+ * removed before or since it began, or what is older than what was put since. */
 RIG_TEST_ON(test_master_without_log, .conf = plain, .size = MEMORY)
 {
     uint64_t put_since;
@@ -323,7 +322,8 @@ RIG_TEST_ON(test_tier_that_is_full, .conf = plain, .size = MEMORY)
     end_tier(g, tier);
 }
 
-/* Fails if a look-up does not tell the tier of what is there, beside memory and alone, or tells one that has nothing of it. */
+/* Fails if a look-up does not tell the tier of what is there, beside memory and alone, or tells one that has nothing of
+ * it. */
 RIG_TEST_ON(test_tier_is_told, .conf = plain, .size = MEMORY)
 {
     uint32_t tier = begin_tier(g);
@@ -342,8 +342,8 @@ RIG_TEST_ON(test_tier_is_told, .conf = plain, .size = MEMORY)
     assert_int_equal(tier_of(g->c, "key/0", &is_in_memory), 0);
 }
 
-/* Fails if what a tier has that was unmounted to be kept is still told of or written to, is not there again with the tier, or comes back
- * although it was removed meanwhile. */
+/* Fails if what a tier has that was unmounted to be kept is still told of or written to, is not there again with the
+ * tier, or comes back although it was removed meanwhile. */
 RIG_TEST_ON(test_tier_that_is_kept, .conf = with_log, .size = MEMORY)
 {
     uint32_t tier = begin_tier(g);
@@ -416,9 +416,8 @@ RIG_TEST_ON(test_one_node_of_two_has_an_ssd, .conf = plain, .size = MEMORY, .siz
     end_tier(g, tier);
 }
 
-/* Fails if a get of an object on SSD, for which nothing in the memory of its node can go, is not told to come again at first, and after it
- * has waited that there is no room; or if it is not served when there is room.
- */
+/* Fails if a get of an object on SSD, for which nothing in the memory of its node can go, is not told to come again
+ * at first, and after it has waited that there is no room; or if it is not served when there is room. */
 RIG_TEST_ON(test_no_room_for_a_load, .conf = plain, .size = MEMORY)
 {
     uint32_t tier = begin_tier(g);
@@ -501,9 +500,9 @@ RIG_TEST_ON(test_large_among_small, .conf = plain, .size = MEMORY)
     end_tier(g, tier);
 }
 
-/* Fails if objects that are read from SSD once displace those that were put and are read, if more than an eighth of memory holds such objects
- * although it is wanted, or if one that is read again, in memory or soon after it left memory, is displaced like one that is not.
- */
+/* Fails if objects that are read from SSD once displace those that were put and are read, if more than an eighth of
+ * memory holds such objects although it is wanted, or if one that is read again, in memory or soon after it left
+ * memory, is displaced like one that is not. */
 RIG_TEST_ON(test_what_is_loaded_is_cold, .conf = plain, .size = 4 * MEMORY)
 {
     uint32_t tier = begin_tier(g), cold = 0, hot = 0;

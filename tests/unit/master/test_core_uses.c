@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What counts as a use, and in which order objects go: a look-up alone is none, followed by a get or a put it is one, and
- * what was reserved when its turn came goes as soon as it is not. All objects have one length, so that eviction follows
- * the order of uses exactly.
- */
+ * What counts as a use, and in which order objects go: a look-up alone is none, followed by a get or a put it is one,
+ * and what was reserved when its turn came goes as soon as it is not. All objects have one length, so that eviction
+ * follows the order of uses exactly. */
 #include "tests/world/world.h"
 
 #include "common/mutate.h"

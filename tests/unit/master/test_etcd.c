@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The client of etcd against real ones, each alone in its cluster: leases, transactions, the watch, and endpoints that are dead, hang, restart
- * or ask for a password. Each run has a loopback address of its own (by its process id), so that no other one takes a port that an etcd
- * comes back to, or that nobody is to listen at.
- */
+ * The client of etcd against real ones, each alone in its cluster: leases, transactions, the watch, and endpoints
+ * that are dead, hang, restart or ask for a password. Each run has a loopback address of its own (by its process id),
+ * so that no other one takes a port that an etcd comes back to, or that nobody is to listen at. */
 #include "master/ha/etcd.h"
 
 #include "common/clock.h"
@@ -446,7 +445,8 @@ TEST(test_change_is_told_when_a_lease_ends_and_when_another_client_writes)
     client_close(&other);
 }
 
-/* An answer over 1 MiB is none. A message of a watch that is longer than what is read of one tells of a change all the same, and the watch goes on. */
+/* An answer over 1 MiB is none. A message of a watch that is longer than what is read of one tells of a change all the
+ * same, and the watch goes on. */
 TEST(test_answer_that_is_too_long_is_refused_and_its_change_told)
 {
     client_t c, other;
@@ -575,7 +575,8 @@ TEST(test_password_is_asked_for)
     assert_int_equal(err_of(&c, &(kvp_etcd_op_t){.kind = KVP_ETCD_KEEP_ALIVE, .lease = lease}), KVP_OK);
     assert_int_equal(err_of(&c, &(kvp_etcd_op_t){.kind = KVP_ETCD_REVOKE, .lease = lease}), KVP_OK);
 
-    /* It forgets its tokens. What is refused for that is asked again with a new one, once and without an answer in between. */
+    /* It forgets its tokens. What is refused for that is asked again with a new one, once and without an answer in
+     * between. */
     server_kill(&second);
     server_start(&second);
     kvp_err_t err;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is asked of etcd, byte by byte, and what becomes of its answers: those of etcd 3.4, and malformed ones.
- */
+ * What is asked of etcd, byte by byte, and what becomes of its answers: those of etcd 3.4, and malformed ones. */
 #include "master/ha/etcd_json.h"
 #include "tests/cases.h"
 

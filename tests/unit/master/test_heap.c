@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The heap against a plain array.
- */
+ * The heap against a plain array. */
 #include "master/core/base/heap.h"
 #include "tests/world/check/core_check.h"
 #include "tests/cases.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The data directory: identity and term over restarts, damage, two masters at once, and nowhere to write.
- */
+ * The data directory: identity and term over restarts, damage, two masters at once, and nowhere to write. */
 #include "master/shell/ident.h"
 
 #include "common/log.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The key store against a plain array of copies, with keys of every form, and what keys cost.
- */
+ * The key store against a plain array of copies, with keys of every form, and what keys cost. */
 #include "common/hash.h"
 #include "master/core/catalog/keys.h"
 #include "tests/cases.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The files of a log: what was written is read again, over files; what does not belong to it is not.
- */
+ * The files of a log: what was written is read again, over files; what does not belong to it is not. */
 #include "master/shell/log_file.h"
 #include "tests/cases.h"
 

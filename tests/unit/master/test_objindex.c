@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The index against a plain array, through growth, shrinking and every stage between the two.
- */
+ * The index against a plain array, through growth, shrinking and every stage between the two. */
 #include "master/core/catalog/index.h"
 #include "tests/cases.h"
 
@@ -94,8 +93,8 @@ TEST(test_find_when_resized_under_way)
 }
 
 /* Digests of which all fall on the last few slots of the table, so that chains wrap around its end, also while the
- * table is moved. With this seed the table spreads nothing: the upper half of the digest's second word names the bucket,
- * the upper bits of the first are the tag. */
+ * table is moved. With this seed the table spreads nothing: the upper half of the digest's second word names the
+ * bucket, the upper bits of the first are the tag. */
 /* Its home is the last bucket or the one before. */
 static kvp_digest_t
 crowded_digest(const kvp_objindex_t *ix, uint32_t i)
@@ -132,8 +131,8 @@ TEST(test_find_when_chains_wrap)
     kvp_objindex_destroy(ix);
 }
 
-/* Digests that share a half, or differ in few bits: their records' halves are spread as if by chance over the upper bits, which
- * say the home. */
+/* Digests that share a half, or differ in few bits: their records' halves are spread as if by chance over the upper
+ * bits, which say the home. */
 TEST(test_homes_are_spread_when_digests_are_chosen)
 {
     enum { N = 1 << 16, HOMES = 1 << 10 };

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is known of attempts that are over.
- */
+ * What is known of attempts that are over. */
 #include "master/core/base/recent.h"
 #include "tests/cases.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Two threads that run one loop: a call that hangs stops no turns, and the loop comes back to the thread that made the call.
- */
+ * Two threads that run one loop: a call that hangs stops no turns, and the loop comes back to the thread that made the
+ * call. */
 #include "master/shell/relay.h"
 
 #include "common/clock.h"
@@ -27,7 +27,8 @@ hang(void *arg)
     atomic_fetch_add(&rig->returned, 1);
 }
 
-/* The first call returns at once. The second and the third hang until the loop has had ten turns in the other thread. */
+/* The first call returns at once. The second and the third hang until the loop has had ten turns in the other thread.
+ */
 static kvp_turn_t
 run_turn(void *arg)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The masters of a pool: those that are there, and those that are missing.
- */
+ * The masters of a pool: those that are there, and those that are missing. */
 #include "master/ha/roster.h"
 
 #include "common/clock.h"
@@ -76,7 +75,8 @@ TEST(test_missing)
     assert_int_equal(kvp_roster_update(&r, &st, 4 + KVP_ROSTER_FORGET_NS, rows), 2);
 }
 
-/* Fails if a master that began later does not know from the in-sync set that one is missing; or what a standby knows is wrong. */
+/* Fails if a master that began later does not know from the in-sync set that one is missing; or what a standby knows is
+ * wrong. */
 TEST(test_from_the_set)
 {
     kvp_masterlist_t r = {0};

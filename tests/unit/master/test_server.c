@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The shell around the core, over real sockets of loopback: frames in every shape, peers that misbehave, limits, and a
- * stop that loses nothing. The core is the real one; of what it answers only the frames matter here.
- */
+ * The shell around the core, over real sockets of loopback: frames in every shape, peers that misbehave, limits, and
+ * a stop that loses nothing. The core is the real one; of what it answers only the frames matter here. */
 #include "tests/unit/master/fixture.h"
 
 #include "common/hash.h"
@@ -330,7 +329,8 @@ SERVER_TEST(test_frames_over_their_bound_close, .max_conns = 0)
     assert_int_equal(fix->stats.framing_errors, 2);
 }
 
-/* Four frames of 64 KiB, where there is room for one and a half. The first stays unfinished until all others are answered. */
+/* Four frames of 64 KiB, where there is room for one and a half. The first stays unfinished until all others are
+ * answered. */
 SERVER_TEST(test_frames_wait_for_room_and_all_are_answered, .input_max = 96 << 10, .partial_ms = 600000)
 {
     fixture_t *fix = *state;

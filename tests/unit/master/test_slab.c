@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The extent allocator against an oracle that marks every unit of the region, against pools that are full of equal
- * objects, and at its limits.
- */
+ * objects, and at its limits. */
 #include "master/core/base/slab.h"
 #include "tests/world/check/slab_check.h"
 

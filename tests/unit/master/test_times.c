@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where the loop's time goes: turns, steps by kind, and when a request can have become readable.
- */
+ * Where the loop's time goes: turns, steps by kind, and when a request can have become readable. */
 #include "master/shell/times.h"
 #include "tests/cases.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The small map against a plain array.
- */
+ * The small map against a plain array. */
 #include "master/core/base/umap.h"
 #include "tests/cases.h"
 
@@ -98,8 +97,8 @@ TEST(test_many_keys_touch_few_new_pages)
     kvp_umap_fini(&map);
 }
 
-/* 65,536 ids that a client chooses for its attempts: alike, or multiples of one number, among them what undoes a product with
- * the golden ratio. The furthest that one lies from its home is what chance makes of it. */
+/* 65,536 ids that a client chooses for its attempts: alike, or multiples of one number, among them what undoes a
+ * product with the golden ratio. The furthest that one lies from its home is what chance makes of it. */
 TEST(test_walks_are_short_when_keys_are_chosen)
 {
     const uint64_t steps[] = {1, 1ull << 48, 1ull << 32, 0x9e3779b97f4a7c15ull, 0xf1de83e19937733dull};

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the master of tests answers.
- */
+ * What the master of tests answers. */
 #include "tests/unit/net/fakemaster.h"
 
 #include "proto/pb.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A master of a few lines, in a thread of the test: Hello, heartbeats, and answers that the test chooses. It keeps no
- * objects. For tests of the client's session and of its arguments.
- */
+ * objects. For tests of the client's session and of its arguments. */
 #ifndef KVP_TEST_FAKEMASTER_H
 #define KVP_TEST_FAKEMASTER_H
 
@@ -49,7 +48,8 @@ typedef struct {
 } fake_master_t;
 
 /* fake_master_start listens on a port of its own; end stops the thread and closes everything. EXISTS is answered with 1
- * for every digest whose lowest bit is set, REMOVE with OK for those and NOT_FOUND else, GET of one key with a miss and a ticket, LOOKUP with all found under tickets 1, 2, ... */
+ * for every digest whose lowest bit is set, REMOVE with OK for those and NOT_FOUND else, GET of one key with a miss and
+ * a ticket, LOOKUP with all found under tickets 1, 2, ... */
 void fake_master_start(fake_master_t *m);
 
 /* The same in two steps: one that has its port and refuses connections, and one that serves. */

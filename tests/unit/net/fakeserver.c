@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The poll loop of the tests' servers.
- */
+ * The poll loop of the tests' servers. */
 #include "tests/unit/net/fakeserver.h"
 
 #include "proto/pb.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A server of framed messages in a thread of the test: one poll loop. What the fake master and the fake node are made of.
- */
+ * A server of framed messages in a thread of the test: one poll loop. What the fake master and the fake node are made
+ * of. */
 #ifndef KVP_TEST_FAKESERVER_H
 #define KVP_TEST_FAKESERVER_H
 
@@ -26,8 +26,9 @@ typedef struct {
     _Atomic bool is_cutting; /* closes all connections once, and clears this */
 } fake_server_t;
 
-/* fake_server_start serves a socket that listens, which it takes; s is all zero but for on_frame, on_round, arg and is_unix. end stops the
- * thread and closes everything. fake_server_answer appends a reply, and gives where it begins. */
+/* fake_server_start serves a socket that listens, which it takes; s is all zero but for on_frame, on_round, arg and
+ * is_unix. end stops the thread and closes everything. fake_server_answer appends a reply, and gives where it begins.
+ */
 void fake_server_start(fake_server_t *s, int listener);
 void fake_server_end(fake_server_t *s);
 size_t fake_server_answer(kvp_framed_t *c, const kvp_frame_t *f, const void *msg, const void *tail, size_t tail_len);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Close lets no call begin, and waits for those that have; and where what is refused is said.
- */
+ * Close lets no call begin, and waits for those that have; and where what is refused is said. */
 #include "net/calls.h"
 
 #include "common/clock.h"

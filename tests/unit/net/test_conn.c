@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One connection to a master: what is said without waiting for an answer arrives, or the connection ends.
- */
+ * One connection to a master: what is said without waiting for an answer arrives, or the connection ends. */
 #include "net/conn.h"
 
 #include "net/names.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The masters that etcd knows: whatever it answers, and whichever of its members do. A server of a few lines stands for a member.
- */
+ * The masters that etcd knows: whatever it answers, and whichever of its members do. A server of a few lines stands for
+ * a member. */
 #include "net/discover.h"
 
 #include "net/masters.h"

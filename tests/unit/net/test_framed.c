@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Framed connections over socket pairs and loopback: framing, alignment, descriptors, bounds, connecting.
- */
+ * Framed connections over socket pairs and loopback: framing, alignment, descriptors, bounds, connecting. */
 #include "net/framed.h"
 
 #include "common/clock.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The gate.
- */
+ * The gate. */
 #include "tests/unit/node/slowreg.h"
 #include "transport/all/registry.h"
 

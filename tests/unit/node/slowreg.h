@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The transport "tcp", here "slow", with registrations, and keys of writers, that take as long as the test wants: each waits at a gate, is noted,
- * and fails where the test says so. There is one gate, for one test at a time.
- */
+ * The transport "tcp", here "slow", with registrations, and keys of writers, that take as long as the test wants:
+ * each waits at a gate, is noted, and fails where the test says so. There is one gate, for one test at a time. */
 #ifndef KVP_TEST_SLOWREG_H
 #define KVP_TEST_SLOWREG_H
 
@@ -24,8 +23,8 @@ uint32_t slow_reg_exports(uint32_t each_ms);
 /* slow_reg_granted: keys of writers that there are. */
 uint32_t slow_reg_granted(void);
 
-/* slow_reg_await waits until n registrations have come to the gate; begun: how many have, and where the i-th one's memory
- * begins. */
+/* slow_reg_await waits until n registrations have come to the gate; begun: how many have, and where the i-th one's
+ * memory begins. */
 void slow_reg_await(uint32_t n);
 uint32_t slow_reg_begun(void);
 const void *slow_reg_at(uint32_t i);

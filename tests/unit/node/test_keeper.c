@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Keepers: messages of which nothing is trusted, the table of what is held, the book that goes with the memory, and memory that is not adopted.
- */
+ * Keepers: messages of which nothing is trusted, the table of what is held, the book that goes with the memory, and
+ * memory that is not adopted. */
 #include "node/keeper/packet.h"
 #include "node/keeper/table.h"
 #include "node/memory/book.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A whole node against a master that the test plays, and against clients: mounting and its reset, orders, attaching,
- * quarantine by the death of a process. What the node decides is tested in test_node_core.c.
- */
+ * quarantine by the death of a process. What the node decides is tested in test_node_core.c. */
 #include "node/node.h"
 
 #include "net/hello.h"
@@ -1185,7 +1184,8 @@ master_hear(master_t *m, uint64_t n)
     }
 }
 
-/* Mounted, alive for its master and served by the rest, all while nothing is registered yet; then what is ready is served. */
+/* Mounted, alive for its master and served by the rest, all while nothing is registered yet; then what is ready is
+ * served. */
 TEST_WITH(test_registration_that_takes_long_delays_nothing_else, setup_slow, teardown_slow)
 {
     fixture_t *f = *state;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The node's decisions: terms, fences, RETIRE, quiesce, quarantine. Descriptor words are an array here.
- */
+ * The node's decisions: terms, fences, RETIRE, quiesce, quarantine. Descriptor words are an array here. */
 #include "node/core/node.h"
 
 #include "proto/segfmt.h"
@@ -1172,7 +1171,8 @@ count_writer(void *arg, kvp_node_proc_t *proc, uint64_t incarnation)
     *(uint64_t *)arg += incarnation;
 }
 
-/* A term that was seen, and its sweep was under way: the next process goes over all again before it obeys, and the old writers count. */
+/* A term that was seen, and its sweep was under way: the next process goes over all again before it obeys, and the old
+ * writers count. */
 TEST_WITH(test_next_process_sweeps_for_the_term_that_was_seen, setup, teardown)
 {
     fixture_t *f = *state;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A segment's memory: how long its chunks are, what it takes, and how it goes under a reader that still maps it.
- */
+ * A segment's memory: how long its chunks are, what it takes, and how it goes under a reader that still maps it. */
 #include "node/memory/segment.h"
 
 #include "common/rlimits.h"
@@ -52,9 +51,8 @@ read_on(void *arg)
     return NULL;
 }
 
-/* Fails if, while a segment goes, there is a moment at which payload is already taken away and its descriptor still says
- * SEALED.
- */
+/* Fails if, while a segment goes, there is a moment at which payload is already taken away and its descriptor still
+ * says SEALED. */
 TEST(memory_becomes_unreadable_before_it_goes)
 {
     kvp_node_mem_conf_t conf = {.size_bytes = (uint64_t)CHUNKS * CHUNK_BYTES, .chunk_bytes = CHUNK_BYTES};

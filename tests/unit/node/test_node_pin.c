@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Registering a segment in the background: in which order, what a failure costs, stopping under way, and that nobody waits
- * for it.
- */
+ * Registering a segment in the background: in which order, what a failure costs, stopping under way, and that nobody
+ * waits for it. */
 #include "node/memory/pin.h"
 
 #include "node/memory/tps.h"
@@ -336,7 +335,8 @@ TEST(test_keys_that_cannot_be_made_are_told_once)
     teardown(&f);
 }
 
-/* However many are asked for, by one client or by many: a number of places are taken, and whoever comes back gets through. */
+/* However many are asked for, by one client or by many: a number of places are taken, and whoever comes back gets
+ * through. */
 TEST(test_keys_that_are_asked_for_are_bounded)
 {
     enum { CLIENTS = 60 };
@@ -405,7 +405,8 @@ take_line(void *arg, kvp_log_level_t level, const char *line)
     if (level == KVP_LOG_ERROR) snprintf(last_line, sizeof last_line, "%s", line);
 }
 
-/* What a device does not take at once is found before anything is registered; what it takes none of, by a small part. */
+/* What a device does not take at once is found before anything is registered; what it takes none of, by a small part.
+ */
 TEST(test_what_cannot_be_had_at_all_is_told_at_once)
 {
     fixture_t f;

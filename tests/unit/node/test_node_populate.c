@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The populating thread: all of the memory, at nobody's cost but the time that it takes.
- */
+ * The populating thread: all of the memory, at nobody's cost but the time that it takes. */
 #include "node/memory/segment.h"
 
 #include "common/clock.h"
@@ -96,8 +95,8 @@ TEST(test_every_page_is_populated)
     stop(b);
 }
 
-/* Fails if the thread may be kept waiting by those who wait for what it holds: it ran at the lowest priority, and on busy
- * processors calls of the same process that map memory took seconds. */
+/* Fails if the thread may be kept waiting by those who wait for what it holds: it ran at the lowest priority, and on
+ * busy processors calls of the same process that map memory took seconds. */
 TEST(test_its_priority_is_everybodys)
 {
     bench_t *b = start();
@@ -108,7 +107,8 @@ TEST(test_its_priority_is_everybodys)
     stop(b);
 }
 
-/* Fails if it takes a processor for itself. It works half of the time at most; the last step alone has no rest behind it. */
+/* Fails if it takes a processor for itself. It works half of the time at most; the last step alone has no rest behind
+ * it. */
 TEST(test_it_rests_as_long_as_it_works)
 {
     bench_t *b = start();

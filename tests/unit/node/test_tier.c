@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The tier over real files, by io_uring and by threads: what was written is read, what was dropped is not, also after the process was killed;
- * files that are not for this node; devices that fail; a budget; memory that goes away.
- */
+ * The tier over real files, by io_uring and by threads: what was written is read, what was dropped is not, also after
+ * the process was killed; files that are not for this node; devices that fail; a budget; memory that goes away. */
 #include "node/tier/tier.h"
 
 #include "common/clock.h"
@@ -542,8 +541,8 @@ found_of(rig_t *rig, uint64_t n)
     return found;
 }
 
-/* Devices are known by their identities: in another order all is there, and with a device fewer what the others had. A device that the tier was
- * used without begins anew, since it missed removals, and so does a copy of another one. */
+/* Devices are known by their identities: in another order all is there, and with a device fewer what the others had. A
+ * device that the tier was used without begins anew, since it missed removals, and so does a copy of another one. */
 static void
 test_devices_that_come_and_go(void **state)
 {
@@ -618,8 +617,8 @@ test_files_that_are_not_ours(void **state)
     assert_int_equal(try_open(&conf), KVP_SYS);
 }
 
-/* The file is cut under the tier: reads fail, and the device is switched off; the other device goes on. A write that ends after
- * the cut makes the file longer again, and the bytes before it are zero: those records are damaged. */
+/* The file is cut under the tier: reads fail, and the device is switched off; the other device goes on. A write that
+ * ends after the cut makes the file longer again, and the bytes before it are zero: those records are damaged. */
 static void
 test_a_device_fails(void **state)
 {
@@ -643,8 +642,8 @@ test_a_device_fails(void **state)
     down(&rig);
 }
 
-/* Writes behind a limit fail: the device is switched off, what it had is given up, also what was written a moment before, and it is tried again
- * later. */
+/* Writes behind a limit fail: the device is switched off, what it had is given up, also what was written a moment
+ * before, and it is tried again later. */
 static void
 test_a_device_that_failed_is_tried_again(void **state)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Histories of a device of the tier over a disk in memory that finishes in any order, tears writes at a crash, loses at a power failure what
- * was not synced, and flips bits. What is claimed: bytes that are given are right; what was dropped is never back; after a crash what
- * was durable is there. SEED and SEEDS in the environment: the first seed, and how many.
- */
+ * Histories of a device of the tier over a disk in memory that finishes in any order, tears writes at a crash, loses at
+ * a power failure what was not synced, and flips bits. What is claimed: bytes that are given are right; what was
+ * dropped is never back; after a crash what was durable is there. SEED and SEEDS in the environment: the first seed,
+ * and how many. */
 #include "node/tier/core.h"
 
 #include "tests/transport/sanitizer.h"
@@ -536,8 +536,9 @@ is_first(uint64_t block)
     return block == 0;
 }
 
-/* The third record of the first life lies in its second block, and begins where the second record of the next one ends: after the first life it is not
- * to be found, as the record before it is lost, and so it may not be there after the second one either. */
+/* The third record of the first life lies in its second block, and begins where the second record of the next one ends:
+ * after the first life it is not to be found, as the record before it is lost, and so it may not be there after the
+ * second one either. */
 TEST(test_what_a_start_left_behind_is_not_found_by_the_next)
 {
     static world_t w;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Endpoints of peer-to-peer transfers with memory, and what tests of every way do with them. Header only.
- */
+ * Endpoints of peer-to-peer transfers with memory, and what tests of every way do with them. Header only. */
 #ifndef KVP_TEST_P2PEND_H
 #define KVP_TEST_P2PEND_H
 

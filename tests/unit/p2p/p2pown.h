@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Endpoints with memory of their own (kvpool_p2p_alloc), for tests of peer-to-peer transfers by "cma" alone. Header only.
- */
+ * Endpoints with memory of their own (kvpool_p2p_alloc), for tests of peer-to-peer transfers by "cma" alone. Header
+ * only. */
 #ifndef KVP_TEST_P2POWN_H
 #define KVP_TEST_P2POWN_H
 

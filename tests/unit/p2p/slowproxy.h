@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A network between two endpoints that may keep what was sent on data connections to itself, for as long as a test wants, also when the
- * sender has long gone. One thread; control connections go through at once.
- */
+ * A network between two endpoints that may keep what was sent on data connections to itself, for as long as a test
+ * wants, also when the sender has long gone. One thread; control connections go through at once. */
 #ifndef KVP_TEST_SLOWPROXY_H
 #define KVP_TEST_SLOWPROXY_H
 

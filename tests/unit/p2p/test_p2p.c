@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Endpoints of peer-to-peer transfers against one another, through kvpool_p2p.h alone: by copies between processes and by TCP, with
- * memory that comes and goes. Peers that are killed or stopped: tests/e2e/test_python_engine.py. What is said on the wire:
- * test_p2p_wire.c.
- */
+ * Endpoints of peer-to-peer transfers against one another, through kvpool_p2p.h alone: by copies between processes
+ * and by TCP, with memory that comes and goes. Peers that are killed or stopped: tests/e2e/test_python_engine.py.
+ * What is said on the wire: test_p2p_wire.c. */
 #include "client/kvpool_p2p.h"
 
 #include "common/clock.h"
@@ -341,7 +340,8 @@ TEST(test_close_lets_go_who_waits)
     close_end(&a);
 }
 
-/* Memory may be freed once it is unregistered: transfers that wait for a thread use it as much as those that have one. */
+/* Memory may be freed once it is unregistered: transfers that wait for a thread use it as much as those that have one.
+ */
 TEST(test_unregister_waits_for_what_is_queued)
 {
     uint64_t ids[8], began_ns = kvp_now_ns();

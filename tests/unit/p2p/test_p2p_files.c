@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Peers that lie to an endpoint that asks them: in Hello, about a range, or by what they hand over in place of their memory's file. It
- * gives an error, and neither dies nor keeps a descriptor. PROTOCOL "Peers", PEER_MAP.
- */
+ * Peers that lie to an endpoint that asks them: in Hello, about a range, or by what they hand over in place of their
+ * memory's file. It gives an error, and neither dies nor keeps a descriptor. PROTOCOL "Peers", PEER_MAP. */
 #include "net/framed.h"
 #include "client/kvpool_p2p.h"
 #include "p2p/base/wire.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Local memory of peer-to-peer transfers: what is not registered, what is in part, and what ends beyond it.
- */
+ * Local memory of peer-to-peer transfers: what is not registered, what is in part, and what ends beyond it. */
 #include "tests/unit/p2p/p2pend.h"
 
 #include "tests/unit/loopback.h"

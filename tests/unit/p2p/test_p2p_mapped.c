@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Memory of an endpoint's own (kvpool_p2p_alloc), which peers map: bytes arrive by one copy, and what was promised of memory that is
- * taken back holds, whatever the peer does: in two endpoints of one process, then against processes that are stopped or killed. What a peer may
- * hand over in place of a file: test_p2p_files.c.
- */
+ * Memory of an endpoint's own (kvpool_p2p_alloc), which peers map: bytes arrive by one copy, and what was promised of
+ * memory that is taken back holds, whatever the peer does: in two endpoints of one process, then against processes
+ * that are stopped or killed. What a peer may hand over in place of a file: test_p2p_files.c. */
 #include "client/kvpool_p2p.h"
 
 #include "common/clock.h"
@@ -69,8 +68,8 @@ TEST(test_bytes_arrive_by_one_copy)
     free(want);
 }
 
-/* Lists of which some pieces can be copied here and others cannot: to private memory of the peer's, from memory that nobody registered, from
- * an address where nothing is. */
+/* Lists of which some pieces can be copied here and others cannot: to private memory of the peer's, from memory that
+ * nobody registered, from an address where nothing is. */
 TEST(test_mixed_lists)
 {
     enum { N = 1500, EACH = 1000 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Allocations fail, one after the other, in every call of an endpoint and in what serves it: the call gives NOMEM or succeeds, the
- * same call succeeds once there is memory, and nothing leaks. A fixture of its own: test_nomem.c wants daemons.
- */
+ * Allocations fail, one after the other, in every call of an endpoint and in what serves it: the call gives NOMEM or
+ * succeeds, the same call succeeds once there is memory, and nothing leaks. A fixture of its own: test_nomem.c wants
+ * daemons. */
 #include "client/kvpool_p2p.h"
 #include "common/log.h"
 #include "tests/unit/failalloc.h"

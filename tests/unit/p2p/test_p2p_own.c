@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What becomes of memory of an endpoint's own (kvpool_p2p_alloc) when it is registered, taken back and freed: who waits for whom, what is
- * left in forked children, and kernels that refuse what that takes. What peers see of it: test_p2p_mapped.c. The linker leads
- * kvp_p2p_owns_publish here.
- */
+ * What becomes of memory of an endpoint's own (kvpool_p2p_alloc) when it is registered, taken back and freed: who
+ * waits for whom, what is left in forked children, and kernels that refuse what that takes. What peers see of it:
+ * test_p2p_mapped.c. The linker leads kvp_p2p_owns_publish here. */
 #include "client/kvpool_p2p.h"
 #include "p2p/base/own.h"
 #include "tests/unit/forked.h"

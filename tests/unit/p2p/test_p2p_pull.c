@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Pulls by several threads at once, with this process as the peer: what fails is said of the piece that it is about, and nothing
- * is touched after it was dropped, unregistered or over.
- */
+ * Pulls by several threads at once, with this process as the peer: what fails is said of the piece that it is about,
+ * and nothing is touched after it was dropped, unregistered or over. */
 #include "p2p/base/pull.h"
 #include "transport/all/registry.h"
 #include "common/clock.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Endpoints between which something is stuck: bytes that arrive late, peers that do not answer, memory that is in use for long, a
- * child that lives longer than its parent.
- */
+ * Endpoints between which something is stuck: bytes that arrive late, peers that do not answer, memory that is in use
+ * for long, a child that lives longer than its parent. */
 #include "client/kvpool_p2p.h"
 
 #include "common/clock.h"
@@ -229,7 +228,8 @@ typedef struct {
     int from_test[2], to_test[2]; /* pipes */
 } wires_t;
 
-/* The owner of an endpoint, which forks when it is told to and is killed then. Its child lives until the test lets go of the pipe. */
+/* The owner of an endpoint, which forks when it is told to and is killed then. Its child lives until the test lets go
+ * of the pipe. */
 static void
 owner_main(const wires_t *w)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What an endpoint does at its port with peers that do not keep to the protocol (PROTOCOL "Peers"). Where it asks one: test_p2p_files.c.
- */
+ * What an endpoint does at its port with peers that do not keep to the protocol (PROTOCOL "Peers"). Where it asks one:
+ * test_p2p_files.c. */
 #include "net/hello.h"
 #include "client/kvpool_p2p.h"
 #include "p2p/base/wire.h"
@@ -215,8 +215,8 @@ ask_map(kvp_framed_t *c, uint64_t id, uint64_t token)
     return kvp_peer_reply_decode(&frame, KVP_OP_PEER_MAP, 1, sizeof(uint64_t), &cell);
 }
 
-/* Over TCP somebody says that it is this very process, and proves that it knows some of its bytes. It is not believed: through the
- * endpoint it could read all of them. */
+/* Over TCP somebody says that it is this very process, and proves that it knows some of its bytes. It is not believed:
+ * through the endpoint it could read all of them. */
 TEST(test_nobody_is_a_process_by_saying_so)
 {
     static const uint8_t known[KVP_PEER_NONCE_BYTES] = "what all know";
@@ -343,7 +343,8 @@ TEST_WITH(test_sums_and_checks_are_of_what_is_registered, setup, teardown)
     kvp_framed_fini(&c);
 }
 
-/* Connections are cut by their own number. Number 0 is nobody's, and who has not said its own yet is not cut with it. */
+/* Connections are cut by their own number. Number 0 is nobody's, and who has not said its own yet is not cut with it.
+ */
 TEST_WITH(test_cut_names_connections, setup, teardown)
 {
     const end_t *end = *state;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Heads: packed and read back, bounded in memory whatever they claim, and refused when malformed.
- */
+ * Heads: packed and read back, bounded in memory whatever they claim, and refused when malformed. */
 #include "proto/pb.h"
 
 #include "proto/kvpool.pb-c.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * docs/PROTOCOL.md held against the code, both ways: every number in its tables is the code's, and everything that the
- * code puts on the wire is in its tables. The golden files hold whole records byte for byte.
- */
+ * docs/PROTOCOL.md held against the code, both ways: every number in its tables is the code's, and everything that
+ * the code puts on the wire is in its tables. The golden files hold whole records byte for byte. */
 #include "proto/segfmt.h"
 #include "proto/frame.h"
 #include "proto/jrec.h"
@@ -73,7 +72,8 @@ split_row(const char *line, size_t len, row_t *row)
     return row->n > 0;
 }
 
-/* A walk over the rows of one table, from the line that holds `mark` on; the header and the rule under it are passed. */
+/* A walk over the rows of one table, from the line that holds `mark` on; the header and the rule under it are passed.
+ */
 typedef struct {
     const char *at;
     row_t row;

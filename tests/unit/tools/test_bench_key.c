@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Keys of the bench: shaped like PoolKeys, all different, found again by their run; and the order they are put in.
- */
+ * Keys of the bench: shaped like PoolKeys, all different, found again by their run; and the order they are put in. */
 #include "tools/bench/key.h"
 #include "tests/cases.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The open loop's clock: fixed due times, shared out evenly, that a stall does not move.
- */
+ * The open loop's clock: fixed due times, shared out evenly, that a stall does not move. */
 #include "tools/bench/pace.h"
 #include "tests/cases.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * From facts to findings: a machine and a pool where all is well, with one thing after another that is not. And facts of a
- * machine that is made of a tree like /sys.
- */
+ * From facts to findings: a machine and a pool where all is well, with one thing after another that is not. And facts
+ * of a machine that is made of a tree like /sys. */
 #include "tools/doctor/facts.h"
 
 #include "common/err.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Against a cache that is too simple to be wrong: an array of ids in order of use.
- */
+ * Against a cache that is too simple to be wrong: an array of ids in order of use. */
 #include "tools/replay/lru_sim.h"
 #include "tests/cases.h"
 

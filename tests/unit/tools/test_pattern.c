@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The contents of blocks that the tool verifies.
- */
+ * The contents of blocks that the tool verifies. */
 #include "tools/base/pattern.h"
 #include "tests/cases.h"
 

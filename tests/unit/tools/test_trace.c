@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reading traces: what is in them, and what is wrong with them. The published trace is checked where it is.
- */
+ * Reading traces: what is in them, and what is wrong with them. The published trace is checked where it is. */
 #include "tools/replay/lru_sim.h"
 #include "tools/replay/trace.h"
 #include "tests/cases.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A device is a file (dev_path) that is there or not, and beside it a tree like that of sysfs. Its contexts are numbered: a new
- * one is opened when librdmacm is asked for its list after the device was added, and the old one closed.
- */
+ * A device is a file (dev_path) that is there or not, and beside it a tree like that of sysfs. Its contexts are
+ * numbered: a new one is opened when librdmacm is asked for its list after the device was added, and the old one
+ * closed. */
 #include "tests/unit/transport/fakeverbs.h"
 
 #include <arpa/inet.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Devices that are removed and come back, and what is registered with them, over libraries that are made of tables: what of it
- * may take long, what fails, and who looks.
- */
+ * Devices that are removed and come back, and what is registered with them, over libraries that are made of tables:
+ * what of it may take long, what fails, and who looks. */
 #include "transport/all/registry.h"
 #include "transport/rdma/verbs/ibv.h"
 #include "transport/transport.h"
@@ -171,7 +170,8 @@ TEST_WITH(test_what_a_device_refuses_that_is_there_is_refused, setup, NULL)
     end();
 }
 
-/* Each deregistration of the removed device waits at the gate: others, who close and open what is on it and on others, do not. */
+/* Each deregistration of the removed device waits at the gate: others, who close and open what is on it and on others,
+ * do not. */
 TEST_WITH(test_nobody_waits_while_a_removed_device_is_let_go, setup, NULL)
 {
     kvp_rdma_reg_t *regs[REGS], *other;
@@ -231,8 +231,8 @@ TEST_WITH(test_memory_that_its_owner_deregisters_meanwhile_is_so_once, setup, NU
     end();
 }
 
-/* Its driver says so while it is in the list of devices, and once more while its memory is registered anew: nothing of that is
- * lost, and none of it is a fault of the memory. */
+/* Its driver says so while it is in the list of devices, and once more while its memory is registered anew: nothing of
+ * that is lost, and none of it is a fault of the memory. */
 TEST_WITH(test_a_device_that_fails_is_as_one_that_is_removed, setup, NULL)
 {
     kvp_rdma_reg_t *r, *later;
@@ -379,8 +379,8 @@ TEST_WITH(test_nobody_waits_while_ids_are_ended, setup, NULL)
     end();
 }
 
-/* Nobody has an instance of the transport, nor any memory: the devices that the probe opened are looked at all the same. It
- * keeps them for the process, so this comes last. */
+/* Nobody has an instance of the transport, nor any memory: the devices that the probe opened are looked at all the
+ * same. It keeps them for the process, so this comes last. */
 TEST_WITH(test_a_process_that_only_probed_looks, setup, NULL)
 {
     const char *why;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A machine without the libraries of RDMA, or with ones that are too old: this library works there, and says what is missing.
- */
+ * A machine without the libraries of RDMA, or with ones that are too old: this library works there, and says what is
+ * missing. */
 #include "transport/all/registry.h"
 #include "transport/transport.h"
 #include "tests/cases.h"

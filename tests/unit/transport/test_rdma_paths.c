@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A path is a pair of ports: what it is like outlives connections, and is no other pair's.
- */
+ * A path is a pair of ports: what it is like outlives connections, and is no other pair's. */
 #include "transport/rdma/tp.h"
 
 #include "transport/rdma/verbs/dev.h"
@@ -96,7 +95,8 @@ TEST(test_more_than_are_kept)
     kvp_rdma_paths_fini(&t);
 }
 
-/* A moment at first, then twice as long each time up to some seconds; those who lost theirs together come again at different times. */
+/* A moment at first, then twice as long each time up to some seconds; those who lost theirs together come again at
+ * different times. */
 TEST(test_failed_path_is_left_alone)
 {
     static kvp_rdma_paths_t t;

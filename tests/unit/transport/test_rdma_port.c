@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The address of a port among those that it has, on an adapter that is made of a table and a tree like sysfs.
- */
+ * The address of a port among those that it has, on an adapter that is made of a table and a tree like sysfs. */
 #include "transport/rdma/verbs/ibv.h"
 #include "tests/cases.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which adapter is near to what, by a tree that looks like sysfs; and which of ours go with which of a peer's.
- */
+ * Which adapter is near to what, by a tree that looks like sysfs; and which of ours go with which of a peer's. */
 #include "transport/rdma/verbs/rank.h"
 #include "tests/cases.h"
 
@@ -14,8 +13,8 @@
 
 static char root[] = "/tmp/kvp-sysfs-XXXXXX";
 
-/* Two switches under one root of PCI, each with an adapter, one also with a GPU; one adapter under the root of the other
- * processor; one that is no device of PCI. */
+/* Two switches under one root of PCI, each with an adapter, one also with a GPU; one adapter under the root of the
+ * other processor; one that is no device of PCI. */
 static const struct {
     const char *name;
     const char *way; /* below /sys */

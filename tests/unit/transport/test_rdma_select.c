@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How users name RDMA devices and GIDs: what is taken, and what is said about the rest.
- */
+ * How users name RDMA devices and GIDs: what is taken, and what is said about the rest. */
 #include "transport/all/registry.h"
 #include "transport/rdma/verbs/select.h"
 

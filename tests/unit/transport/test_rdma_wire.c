@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What RDMA peers tell each other: it comes back as it was said, and what a stranger says is refused.
- */
+ * What RDMA peers tell each other: it comes back as it was said, and what a stranger says is refused. */
 #include "transport/rdma/wire.h"
 #include "tests/cases.h"
 

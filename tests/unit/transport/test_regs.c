@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Registered ranges: what may overlap, what lies inside, and that unregistering waits for users.
- */
+ * Registered ranges: what may overlap, what lies inside, and that unregistering waits for users. */
 #include "transport/regs.h"
 #include "tests/cases.h"
 

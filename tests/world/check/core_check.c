@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvp_master_check: everything that the core keeps twice is counted from one side and held against the other. For tests
- * and the simulator: it may take as long as it likes.
- */
+ * kvp_master_check: everything that the core keeps twice is counted from one side and held against the other. For
+ * tests and the simulator: it may take as long as it likes. */
 #include "tests/world/check/core_check.h"
 #include "tests/world/check/slab_check.h"
 

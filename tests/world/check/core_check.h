@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the master's core keeps twice, counted from one side and held against the other.
- */
+ * What the master's core keeps twice, counted from one side and held against the other. */
 #ifndef KVP_TESTS_WORLD_CHECK_CORE_CHECK_H
 #define KVP_TESTS_WORLD_CHECK_CORE_CHECK_H
 
@@ -16,8 +15,7 @@ const char *kvp_master_check(const kvp_master_t *master);
 bool kvp_tiered_check(const kvp_master_t *m, uint32_t segment_id, kvp_digest_t digest, uint64_t version);
 
 /* kvp_warm_check: an object that is about to be loaded was used more recently than the oldest on its tenant's list.
- * kvp_loaded_check: an object that was loaded just now does not stand among those that were used.
- */
+ * kvp_loaded_check: an object that was loaded just now does not stand among those that were used. */
 bool kvp_warm_check(const kvp_master_t *m, kvp_digest_t digest);
 bool kvp_loaded_check(const kvp_master_t *m, kvp_digest_t digest, uint64_t version);
 

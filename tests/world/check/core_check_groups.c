@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What kvp_master_check asks of groups: everything that they keep twice is counted from their members.
- */
+ * What kvp_master_check asks of groups: everything that they keep twice is counted from their members. */
 #include "tests/world/check/core_check.h"
 
 #include "common/list.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What kvp_master_check asks of the journal, of probes and of heaps.
- */
+ * What kvp_master_check asks of the journal, of probes and of heaps. */
 #include "tests/world/check/core_check.h"
 
 #include "master/core/catalog/index.h"

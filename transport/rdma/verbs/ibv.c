@@ -2,8 +2,7 @@
  * The verbs stack of this machine (kvp_verbs_ops) over librdmacm and libibverbs: connections, and transfers on them.
  *
  * Design notes.
- * - We set the time until an unacknowledged packet is sent again: with the default a dead peer is detected after 15
- *   s.
+ * - We set the time until an unacknowledged packet is sent again: with the default a dead peer is detected after 15 s.
  * - A closed connection sends its peer a disconnect message, and does not wait for an answer. */
 #include "transport/rdma/verbs/ibv.h"
 
@@ -27,7 +26,8 @@
 #define PATH_EXACTLY (2 << 6) /* a selector in path records that demands the exact value */
 #define PATH_LIFETIME 18 /* 4.096 us << 18: the connection manager's own value for Ethernet */
 #define BACKLOG 128
-#define ACK_TIMEOUT 15 /* 4.096 us << 15 = 134 ms for each try; with seven retries a peer is given up after about 1 s */
+/* 4.096 us << 15 = 134 ms for each try; with seven retries a peer is given up after about 1 s */
+#define ACK_TIMEOUT 15
 #define RETRIES 7
 #define GIVE_UP_NS ((RETRIES + 1) * (4096ull << ACK_TIMEOUT))
 #define POLL_MAX 32

@@ -47,9 +47,8 @@ void kvp_ibv_dev_gone(const struct rdma_cm_id *id);
 bool kvp_ibv_dev_is_dead(kvp_ibv_dev_t *dev);
 bool kvp_ibv_dev_has_gone(kvp_ibv_dev_t *dev);
 /* Functions of ibv_mem.c for a device that is removed or returns. kvp_ibv_regs_drop deregisters all memory of the
- * device. kvp_ibv_regs_make registers all memory again (false: the device cannot be used now).
- * kvp_ibv_regs_are_missing returns whether registrations are missing. drop and make take long, and are called without
- * the devices' lock. */
+ * device. kvp_ibv_regs_make registers all memory again (false: the device cannot be used now). kvp_ibv_regs_are_missing
+ * returns whether registrations are missing. drop and make take long, and are called without the devices' lock. */
 void kvp_ibv_regs_drop(kvp_ibv_dev_t *dev);
 bool kvp_ibv_regs_are_missing(const kvp_ibv_dev_t *dev);
 bool kvp_ibv_regs_make(kvp_ibv_dev_t *dev);

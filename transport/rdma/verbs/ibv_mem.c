@@ -133,9 +133,8 @@ reg_free(ibv_reg_t *r)
     free(r);
 }
 
-/* Registers memory with the device. Lists the registration before checking for removal, so that the thread that
- * handles the device's return finds it. If the registration fails because the device was removed, it stays listed
- * too. */
+/* Registers memory with the device. Lists the registration before checking for removal, so that the thread that handles
+ * the device's return finds it. If the registration fails because the device was removed, it stays listed too. */
 static kvp_err_t
 reg_begin(kvp_ibv_dev_t *dev, ibv_reg_t *r)
 {

@@ -6,8 +6,7 @@
 
 #include "transport/rdma/verbs/dev.h"
 
-/* The place of an adapter, a GPU or memory in the machine. Memory has only a NUMA node. Unknown parts are -1 and
- * "". */
+/* The place of an adapter, a GPU or memory in the machine. Memory has only a NUMA node. Unknown parts are -1 and "". */
 typedef struct {
     int numa_node;
     const char *pci; /* the PCI path, borrowed; see kvp_rdma_info_t */
