@@ -23,7 +23,8 @@
 #define TRANSPORTS_DEFAULT "cma,rdma,tcp"
 #define STAT_V1_BYTES offsetof(kvpool_p2p_stat_t, rdma_bytes)
 #define WHY_MAX 512
-#define OWN_STAGES_MAX 32u /* most bounce buffers: one for each background thread, which a stopped peer may occupy */
+#define OWN_STAGES_MAX                                                                                                 \
+    32u /* most bounce buffers: one for each background thread, each of which a stopped peer may hold up */
 #define FLAGS_ALL (KVPOOL_P2P_TOKENS | KVPOOL_P2P_TRACEABLE)
 
 /* Pool id for the transport's connections between peers, which belong to no pool. */

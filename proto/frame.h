@@ -17,7 +17,8 @@
 
 #define KVP_FRAME_HDR_BYTES 16u
 #define KVP_FRAME_MAX (1u << 20)
-#define KVP_FRAME_FIRST_MAX (16u << 10) /* most bytes of a connection's first frame, and of any frame to a node */
+/* most bytes of the first frame on a connection to a master, and of a client's frame to a node */
+#define KVP_FRAME_FIRST_MAX (16u << 10)
 #define KVP_FRAME_REPLY 0x01u
 #define KVP_FRAME_ONEWAY 0x02u /* the sender expects no answer */
 #define KVP_FRAME_FLAGS_KNOWN 0x03u

@@ -45,7 +45,8 @@ typedef struct {
     uint8_t pool_id[16];
     uint64_t digest_seed;
     uint32_t term;
-    uint32_t is_anew; /* BASE: all earlier records are invalid, even if no WHOLE follows */
+    uint32_t
+        is_anew; /* flag of a BASE: earlier records are invalid at once; without the flag, from this base's WHOLE on */
 } kvp_jrec_term_t;
 
 #define KVP_JREC_TIER UINT32_MAX /* value of `chunk` for a copy on an SSD */

@@ -180,7 +180,7 @@ typedef struct {
     kvp_digest_t digest;
     uint64_t version; /* version of the object; 0 = any version */
     uint32_t set; /* number of the set, chosen by the client */
-    uint32_t ttl_ms; /* RESERVE, GROUP: remaining time of the reservation; 0 = none */
+    uint32_t ttl_ms; /* kinds RESERVE and GROUP: time for which the client's reservation still lasts; 0 = it is over */
     uint32_t kind;
     uint32_t reserved; /* always 0 */
 } kvp_wire_present_t;

@@ -209,8 +209,7 @@ kvp_jsonscan_init(kvp_jsonscan_t *s, kvp_jsonscan_fn on, void *arg)
     s->arg = arg;
 }
 
-/* Returns true for a plain character inside a string or number, which changes no parser state. Most characters are
- * plain. */
+/* Returns true for a plain character inside a string or number, which changes no parser state. Most are plain. */
 static bool
 is_inert(const kvp_jsonscan_t *s, char c)
 {

@@ -221,7 +221,8 @@ use_at(kvp_applier_t *a, const spot_t *spot, uint64_t hash)
                                             : kvp_index_use(a->ix, spot->space, hash, spot->depth);
 }
 
-/* Finds or creates the block at the position and takes a reference to the block. Returns false if the index is full. */
+/* Finds or creates block i of the event, takes a reference to it, and moves the position behind it. For a block outside
+ * the index *block_out is KVP_BLOCK_NONE. Returns false if the index is full. */
 static bool
 use_block(kvp_applier_t *a, const kvp_event_t *ev, uint32_t i, spot_t *spot, uint32_t *block_out)
 {

@@ -278,7 +278,7 @@ free_media(kvp_view_t *v)
     }
 }
 
-/* Returns a bit for each slot that can be reused: the empty slots of backends, and all slots of empty media. */
+/* Returns a bit for each slot that free_slots can free: the empty slots of backends, and all slots of empty media. */
 static uint32_t
 empty_slots(const kvp_view_t *v)
 {

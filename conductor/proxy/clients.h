@@ -36,8 +36,7 @@ uint32_t kvp_clients_max(void);
 kvp_err_t kvp_clients_init(kvp_clients_t *c, int listening, uint32_t max) KVP_MUST_USE;
 void kvp_clients_fini(kvp_clients_t *c); /* frees the set of connections; legal on any partial state */
 
-/* kvp_clients_enter adds a connection; NULL = no memory. kvp_clients_leave removes and frees a connection; NULL is
- * legal. */
+/* kvp_clients_enter adds a connection; NULL = no memory. kvp_clients_leave removes and frees it; NULL is legal. */
 kvp_client_t *kvp_clients_enter(kvp_clients_t *c, void *front, int fd, uint64_t now_ns);
 void kvp_clients_leave(kvp_clients_t *c, kvp_client_t *client);
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See tokens.h. All calls to servers belong to the thread; the mutex guards the data that callers share with the
- * thread. */
+ * See tokens.h. All calls to servers belong to the thread; the mutex guards data shared with callers. */
 #include "conductor/router/tokens.h"
 
 #include "common/clock.h"

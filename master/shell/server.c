@@ -466,7 +466,7 @@ kvp_server_end(kvp_server_t *server, uint64_t id)
     kvp_server_conn_t *conn = kvp_server_find_conn(server, id);
 
     if (conn == NULL || conn->owner != KVP_CONN_OF_OPS) return;
-    conn->owner = KVP_CONN_OF_NOBODY; /* the caller closes it, so ops are not called */
+    conn->owner = KVP_CONN_OF_NOBODY; /* ops asked for this end, so on_gone is not called */
     kvp_server_end_conn(conn);
     kvp_server_mark_unsent(conn);
 }

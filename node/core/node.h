@@ -164,7 +164,8 @@ kvp_err_t kvp_node_core_report_page(kvp_node_core_t *core, kvp_buf_t *tail, kvp_
 kvp_err_t kvp_node_core_report_answer(kvp_node_core_t *core, const uint8_t *flags, uint32_t n) KVP_MUST_USE;
 
 /* Attachments. kvp_node_core_attach adds an attachment; proc is NULL for a peer on another host. INVALID (incarnation
- * 0, dead process), FENCED, BUSY (too many), NOMEM. After an error the shell frees a new process itself. */
+ * 0, dead process), FENCED, BUSY (too many, or a new term is being obeyed), NOMEM. After an error the shell frees a new
+ * process itself. */
 void kvp_node_proc_init(kvp_node_proc_t *proc);
 void kvp_node_att_init(kvp_node_att_t *att);
 kvp_err_t kvp_node_core_attach(kvp_node_core_t *core, kvp_node_att_t *att, uint64_t incarnation, kvp_node_proc_t *proc)

@@ -274,7 +274,7 @@ kvp_tier_reserve(kvp_tier_core_t *core, uint64_t bytes, bool may_use_last, uint8
 {
     const kvp_tier_geo_t *geo = &core->conf.geo;
 
-    /* a table precedes the record in a new page */
+    /* in a new page a table precedes the record: 1/16 of the page is left for the table */
     if (bytes > geo->page_bytes - geo->page_bytes / 16) return KVP_NO_SPACE;
     if (!may_use_last && core->head != 0 && kvp_tier_free_pages(core) == 0)
         return KVP_NO_SPACE; /* the last page is reserved for kept records */

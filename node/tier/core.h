@@ -41,8 +41,8 @@ kvp_err_t kvp_tier_core_recover(kvp_tier_core_t *core) KVP_MUST_USE;
 /* kvp_tier_core_write copies a record into the current buffer if still(arg) returns true after the copy.
  * kvp_tier_core_drop hides a digest's records, and appends a tombstone if a record may be on the device. Pass
  * *serial_out of either to kvp_tier_core_is_durable. EAGAIN: too many bytes are being written. OK, STALE (still
- * returned false, or a newer version exists), NO_SPACE, INVALID (a version of more than 62 bits). Writing an existing
- * version returns OK. */
+ * returned false, or a newer version exists), NO_SPACE, INVALID (a version of more than 62 bits, or a key longer than
+ * KVP_KEY_MAX). Writing an existing version returns OK. */
 kvp_err_t kvp_tier_core_write(kvp_tier_core_t *core, const kvp_tier_meta_t *meta, const void *src,
                               bool (*still)(void *arg), void *arg, uint64_t *serial_out) KVP_MUST_USE;
 kvp_err_t kvp_tier_core_drop(kvp_tier_core_t *core, kvp_digest_t digest, uint64_t version, uint64_t *serial_out)

@@ -27,8 +27,7 @@ size_t kvp_json_get_list(struct json_object *of, const char *name, struct json_o
  * first; 0 if there is none. */
 uint64_t kvp_json_find_u64(struct json_object *in, const char *name);
 
-/* kvp_json_max_u64 returns the greatest number with that name in the object and all nested objects; 0 if there is
- * none. */
+/* kvp_json_max_u64 returns the greatest number with that name in the object and all nested objects; 0 = none. */
 uint64_t kvp_json_max_u64(struct json_object *in, const char *name);
 
 /* The traffic of a handle over one transport. */

@@ -226,8 +226,7 @@ verify_get(worker_t *w)
     }
 }
 
-/* verify_put reads the thread's last batch back; the memory is overwritten before this get, and filled again after
- * it. */
+/* verify_put reads the thread's last batch back; the memory is overwritten before this get, and refilled after. */
 static int
 verify_put(worker_t *w)
 {

@@ -23,8 +23,7 @@ uint64_t kvp_bench_workers_fill_ns(const kvp_bench_workers_t *workers);
  * the legs; it is set also after a failure. */
 int kvp_bench_workers_round(kvp_bench_workers_t *workers, uint64_t round_ns, kvp_bench_leg_t *sum_out);
 
-/* kvp_bench_workers_close ends the processes; with removes_set it also removes their objects. It returns an exit
- * code. */
+/* kvp_bench_workers_close ends the processes; with removes_set it also removes their objects. Returns an exit code. */
 int kvp_bench_workers_close(kvp_bench_workers_t *workers, bool removes_set);
 
 #endif

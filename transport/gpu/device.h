@@ -46,8 +46,7 @@ typedef struct {
     size_t len;
 } kvp_dmabuf_t;
 
-/* A queue of copies between host memory and device memory of one context. The copies run in the background, in
- * order. */
+/* A queue of copies between host memory and device memory of one context. They run in the background, in order. */
 typedef struct {
     const kvp_device_ops_t *ops;
     void *context;

@@ -28,8 +28,7 @@ void kvp_tcp_server_cut(kvp_tcp_server_t *server, uint64_t incarnation);
 void kvp_tcp_server_quiesce(kvp_tcp_server_t *server, kvp_quiesce_fn done, void *arg);
 
 kvp_exports_t *kvp_tcp_server_exports(kvp_tcp_server_t *server);
-/* kvp_tcp_server_forget ends every connection that is using mr's memory. The caller has deleted the memory's keys
- * before. */
+/* kvp_tcp_server_forget ends every connection that is using mr's memory. The memory's keys are already deleted. */
 void kvp_tcp_server_forget(kvp_tcp_server_t *server, const kvp_mr_t *mr);
 
 #endif

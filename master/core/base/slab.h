@@ -30,8 +30,8 @@ kvp_err_t kvp_slab_alloc(kvp_slab_t *slab, uint64_t len, uint32_t owner, uint32_
 /* kvp_slab_can_fit returns whether kvp_slab_alloc(len) would succeed now. */
 bool kvp_slab_can_fit(const kvp_slab_t *slab, uint64_t len);
 
-/* kvp_slab_best_fit returns the capacity of the free extent from which kvp_slab_alloc(len) would cut: the length of
- * the longest extent that fits there. 0 = no free extent fits. */
+/* kvp_slab_best_fit finds the free extent from which kvp_slab_alloc(len) would cut, and returns the most bytes that
+ * could be allocated inside this one extent. 0 = no free extent is long enough for len. */
 uint64_t kvp_slab_best_fit(const kvp_slab_t *slab, uint64_t len);
 
 /* kvp_slab_free frees the extent and joins it with free neighbours. The slot may be reused at once. Panics if it is not

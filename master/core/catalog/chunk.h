@@ -108,7 +108,7 @@ struct kvp_segment {
     bool is_kept; /* flag: a keeper process holds the memory, so a new node process can mount it soon after a crash */
     bool is_restored; /* flag: restored from the log, and not yet compared with the node's report */
     bool is_slow; /* flag: the node has not answered a Retire for too long */
-    /* flag: an SSD tier. Each of its chunks stands for the objects of one tenant on the tier, without memory */
+    /* flag: the segment is an SSD tier; each of its chunks has no memory, and stands for one tenant's objects there */
     bool is_tier;
     kvp_ssd_t ssd; /* used only by a tier */
     kvp_segment_t *tier; /* for memory: the tier of the same node, which may be dropped; NULL = unknown. Borrowed */
@@ -117,7 +117,7 @@ struct kvp_segment {
     kvp_list_t stages; /* for memory: loads from the tier that still wait for an extent */
     uint64_t room_ns; /* time since when the first load waits and no load got room; 0 = not yet examined */
     kvp_scan_t room_scan; /* position at which the search for victims of the waiting loads continues */
-    uint64_t room_next_ns; /* time of the next search for victims after a search without success */
+    uint64_t room_next_ns; /* time of the next search for victims for waiting loads, after a search without success */
     uint64_t room_bytes; /* bytes that were evicted for loads and not yet used by a load */
     /* for memory: bytes of all unfinished loads from the tier, and of those that have an extent */
     uint64_t loading_bytes, placed_bytes;

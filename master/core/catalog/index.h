@@ -26,7 +26,7 @@ typedef enum {
 typedef enum {
     KVP_OBJLIST_NONE = 0,
     KVP_OBJLIST_LRU,
-    KVP_OBJLIST_PARKED, /* skipped by eviction because the node does not answer: candidates.c */
+    KVP_OBJLIST_PARKED, /* objects that eviction skips, because their node does not answer: candidates.c */
     KVP_OBJLIST_PROBED, /* protected from eviction by a recent probe: probe.c */
     KVP_OBJLIST_PINNED, /* softly pinned: pin.c */
     KVP_OBJLIST_COLD, /* loaded from the tier, and not used again since then: candidates.c */

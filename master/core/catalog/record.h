@@ -17,10 +17,11 @@ typedef struct {
 /* These functions append to cat->log. They have no effect while the log is not open. kvp_record_commit records an
  * object with its version; the commit is fresh until its record is durable. kvp_record_again records an object whose
  * places changed, if it is committed. kvp_record_gone records that an object will be removed: o if the object still
- * exists (its key is recorded with conf.log_names_gone), else NULL. kvp_record_segment records memory, before its
- * first object. kvp_record_segment_over records that no object is left in the memory. kvp_record_tenant records the
+ * exists (the record has its key only with conf.log_names_gone), else NULL. kvp_record_segment records memory, before
+ * its first object. kvp_record_segment_over records that no object is left in the memory. kvp_record_tenant records the
  * tenant's name, epoch and bumps. kvp_record_forgotten records that the tenant's bumps up to the version were
- * forgotten. kvp_record_oldest records the oldest generation that only running put attempts may have. */
+ * forgotten. kvp_record_oldest records a generation: every put attempt with a lower one has ended, and the log
+ * has the commit of each that committed. */
 void kvp_record_commit(kvp_catalog_t *cat, uint32_t oid, kvp_digest_t digest);
 void kvp_record_again(kvp_catalog_t *cat, uint32_t oid);
 void kvp_record_gone(kvp_catalog_t *cat, const kvp_obj_t *o, kvp_digest_t digest, uint64_t version, kvp_gone_t why);

@@ -189,7 +189,7 @@ kvp_rebalance_look(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t len)
 typedef enum {
     GOES,
     STAYS, /* at present: the object is being written, read, or awaited by a claim */
-    STAYS_LONG, /* the object is pinned or probed, or a dead writer might still write to the extent */
+    STAYS_LONG, /* for an unknown time: the object is pinned or probed, or a dead writer might still write there */
 } may_go_t;
 
 static may_go_t

@@ -66,8 +66,8 @@ kind_of(const kvp_evict_t *ev, uint32_t unit)
     return kvp_probe_protects(ev->prot, unit) ? KVP_TAKES_PROBED : KVP_TAKES_PLAIN;
 }
 
-/* Returns true if a load must not evict the object, because its contents would be lost: first all objects that are
- * not on the tier, later only those that cannot be written to it. */
+/* Returns true if the search leaves the object out of the window. wanted->spares chooses which: none; objects that are
+ * wanted on the tier and not there; or of these only the ones that cannot be written to the tier. */
 static bool
 is_spared(const kvp_evict_t *ev, const kvp_evict_wish_t *wanted, const kvp_obj_t *o)
 {

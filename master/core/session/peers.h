@@ -42,7 +42,7 @@ typedef struct kvp_sessions {
     uint32_t term_rises;
     /* flag: no state of earlier masters was kept and nothing was granted yet, so a peer may raise the term at will */
     bool may_leap;
-    uint32_t refused_in; /* the term in which the refusal of a peer's term was logged last; 0 = none was */
+    uint32_t refused_in; /* our own term when the refusal of a peer's higher term was logged last; 0 = never */
 
     /* Fields of takeover.c. */
     uint64_t took_over_ns; /* time of the take-over from the previous master */
