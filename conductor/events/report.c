@@ -75,8 +75,8 @@ why_of(const kvp_reach_t *reach)
     return reach == NULL ? "" : kvp_reach_why(reach);
 }
 
-/* Returns the publisher's state for reports. A publisher whose replay endpoint is unreachable counts as live,
- * because its new events are applied. */
+/* Returns the publisher's state for reports. A connected publisher counts as live even if its replay endpoint is
+ * unreachable, because its new events are applied. */
 static const char *
 state_of(const kvp_publisher_t *p)
 {

@@ -25,7 +25,7 @@ void kvp_models_fini(kvp_models_t *m);
 void kvp_models_note(kvp_models_t *m, const char *instance, const char *name, kvp_model_kind_t kind, uint64_t now_ms);
 kvp_model_kind_t kvp_models_kind(const kvp_models_t *m, const char *instance, const char *name, uint64_t now_ms);
 
-/* kvp_models_is_due returns true if the list of the instance shall be requested now, which is once every 5 s. */
+/* kvp_models_is_due returns true at most once every 5 s: the list of the instance shall be requested now. */
 bool kvp_models_is_due(kvp_models_t *m, const char *instance, uint64_t now_ms);
 
 /* A streaming parser of a list of models. listed(arg, name, kind) is called for each model. */

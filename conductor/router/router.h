@@ -15,7 +15,7 @@
 #include "common/base.h"
 
 #define KVP_ROUTER_TARGETS_MAX 16384u /* twice the limit of publishers: removed targets stay while routes are open */
-#define KVP_ROUTER_OPEN_MAX 65536u /* most open routes; above the limit the oldest route counts as done */
+#define KVP_ROUTER_OPEN_MAX 65536u /* most open routes; a route expires when so many later ones have begun */
 #define KVP_ROUTE_NONE UINT32_MAX
 
 typedef struct {
@@ -51,7 +51,7 @@ void kvp_router_note_there(kvp_router_t *r, const char *instance, bool is_there)
 typedef struct {
     uint32_t target;
     uint32_t matched; /* number of leading prompt tokens that the candidate has on any tier */
-    /* matched tokens on GPU alone, and on CPU alone; the tokens after the longer one come from disk */
+    /* number of leading prompt tokens that the GPU has, and that the CPU has; the tokens after both come from disk */
     uint32_t gpu, cpu;
     bool is_left_out; /* a proxy leaves out the server, so it is chosen only if all others are left out or absent */
 } kvp_candidate_t;

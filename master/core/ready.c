@@ -2,7 +2,7 @@
  * The outputs of the core: kvp_master_ready.
  *
  * Log records come before frames: a shell that handles each output at once writes a record before it sends the answer
- * that depends on the record. Outputs that must wait are held back in the layers below until kvp_master_done. */
+ * that depends on the record. journal and protect/ hold back the outputs that must wait for kvp_master_done. */
 #include "common/buf.h"
 #include "common/list.h"
 #include "master/core/api/master.h"

@@ -7,7 +7,7 @@
  * - While `write` is in progress the first chunk and `file` belong to the thread that writes.
  * - The loop never waits for the disk: if a write between turns takes long, the loop continues in another thread
  *   (master/shell/relay.h).
- * - A failed write is tried again each second; until then the core refuses new puts and removals. */
+ * - A failed write is tried again each second; until a write succeeds the core refuses new puts and removals. */
 #include "master/shell/log_writer.h"
 
 #include "common/clock.h"

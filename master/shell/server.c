@@ -145,7 +145,7 @@ wake_if_not_mute(kvp_server_t *server)
             kvp_server_mark_unsent(server->slots[i].conn);
 }
 
-/* run_log writes the core's records, and reports the written positions to the core, so that the core answers. */
+/* run_log starts long writes and syncs, and reports the written positions to the core, so that the core answers. */
 static void
 run_log(kvp_server_t *server)
 {
@@ -244,7 +244,7 @@ static void
 on_work(uv_idle_t *work)
 {
     kvp_server_t *server = work->data;
-    if ((server->ready.wishes & KVP_MASTER_WORKS) == 0) return; /* only connections wait for a turn */
+    if ((server->ready.wishes & KVP_MASTER_WORKS) == 0) return; /* only connections or a short write of the log wait */
     on_tick(server);
     kvp_server_flush_all(server);
 }

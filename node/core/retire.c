@@ -172,7 +172,7 @@ check_slots(const kvp_node_core_t *core, const kvp_wire_slot_t *slots, uint32_t 
             return KVP_INVALID;
         if (slots[i].generation > kvp_gen_make(KVP_TERM_MAX, KVP_GEN_SEQ_MAX)) return KVP_INVALID;
     }
-    /* Each extent has a slot of its own, so there cannot be more extents than slots. */
+    /* A correct master names each slot once, so more extents than slots are its error. */
     return n > KVP_BATCH_MAX || core->extents_n > slots_all ? KVP_LIMIT : KVP_OK;
 }
 

@@ -45,8 +45,8 @@ static const kvp_opt_t opts[] = {
      .offset = offsetof(kvp_node_opts_t, chunk_bytes),
      .min = 64u << 10,
      .max = 64ull << 30,
-     .help = "Memory is cut into chunks of this size, and no object is larger than a chunk. Default: a sixteenth of "
-             "the memory, from 16MiB to 256MiB; larger if there would be over 1024 chunks."},
+     .help = "Memory is cut into chunks of this size, and no object is larger than a chunk. Default: a power of two of "
+             "at most a sixteenth of the memory, from 16MiB to 256MiB; larger if there would be over 1024 chunks."},
     {.name = "listen",
      .type = KVP_OPT_STRING,
      .offset = offsetof(kvp_node_opts_t, listen),

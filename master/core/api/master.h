@@ -117,8 +117,8 @@ typedef enum {
 } kvp_master_wish_t;
 
 /* kvp_master_ready returns the outputs in the order in which the shell must handle them: the log first, then frames.
- * The shell calls it after every input until it returns false. An answer that promises durability is returned only
- * after the KVP_DONE_* report for which it waited, so that the shell may write, sync and send at any time. */
+ * The shell calls it after its inputs, before it waits, until it returns false. An answer that promises durability is
+ * returned only after the KVP_DONE_* report for which it waited, so that the shell may write and sync at any time. */
 bool kvp_master_ready(kvp_master_t *master, kvp_master_ready_t *ready);
 
 /* What the shell reports to kvp_master_done about the outputs that it has handled. */

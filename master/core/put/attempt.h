@@ -34,7 +34,7 @@ void kvp_attempt_void(kvp_puts_t *pq, kvp_attempt_t *a, kvp_err_t err);
  * not told the extents cannot. */
 uint64_t kvp_attempt_owner(const kvp_attempt_t *a, bool is_drained);
 void kvp_attempt_lose_copy(kvp_puts_t *pq, uint32_t oid, const kvp_place_t *at); /* the memory of the copy is lost */
-void kvp_attempt_abort_over(kvp_puts_t *pq,
-                            kvp_attempt_t *a); /* of a session that is over; ends the message with its last attempt */
+/* aborts an attempt of an ended session; the put message ends with its last attempt */
+void kvp_attempt_abort_over(kvp_puts_t *pq, kvp_attempt_t *a);
 
 #endif

@@ -21,7 +21,7 @@ typedef struct kvp_puts {
     kvp_space_t *space;
 
     uint64_t started_ns; /* start time of the master */
-    kvp_list_t waiting; /* keys without a window, in the order of arrival */
+    kvp_list_t waiting; /* keys that wait for space and have claimed no extents; returned keys come first */
     kvp_list_t reqs[KVP_PUT_WHEEL]; /* messages by the tick of their due_ns */
     uint64_t put_tick; /* the last tick whose list was examined */
     uint64_t waiting_attempts; /* number of attempts of which a copy has no place yet */
