@@ -124,17 +124,9 @@ core_open(world_t *w)
 }
 
 void
-world_done(world_t *w, kvp_master_done_kind_t kind, uint64_t position)
+world_done(world_t *w, kvp_master_done_kind_t kind, uint64_t n)
 {
-    const kvp_master_done_t done = {.kind = kind, .position = position, .why = "the disk is full"};
-
-    kvp_master_done(w->m, &done, w->now);
-}
-
-void
-world_remove_files(world_t *w, uint64_t bytes)
-{
-    const kvp_master_done_t done = {.kind = KVP_DONE_FORGOTTEN, .bytes = bytes};
+    const kvp_master_done_t done = {.kind = kind, .position = n, .bytes = n, .why = "the disk is full"};
 
     kvp_master_done(w->m, &done, w->now);
 }
@@ -167,7 +159,7 @@ take_records(world_t *w, const kvp_master_ready_t *ready)
     if (ready->ident.term != 0) w->ident = ready->ident;
     if (ready->forget_below == UINT64_MAX) return;
     w->forget_below = ready->forget_below;
-    if (!w->keeps_files) world_remove_files(w, 1);
+    if (!w->keeps_files) world_done(w, KVP_DONE_FORGOTTEN, 1);
 }
 
 static void

@@ -159,7 +159,7 @@ struct world {
     kvp_buf_t journal;
     uint64_t journal_from, durable;
     uint64_t forget_below; /* what the master said last, for world_take_forgotten; UINT64_MAX = nothing */
-    bool keeps_files; /* they are not removed before world_remove_files */
+    bool keeps_files; /* they are not removed before the test says KVP_DONE_FORGOTTEN */
     kvp_master_ident_t ident; /* the same, for world_take_ident; term 0 = nothing */
     uint64_t tick_ns; /* of the master's last kvp_master_ready_t */
     uint32_t wishes;
@@ -205,13 +205,12 @@ void world_forget_peers(world_t *w);
 void world_sync(world_t *w); /* all of the journal is durable */
 void world_sync_part(world_t *w, uint64_t part); /* of what was written, so many of 255 parts */
 /* What the master said last, once: the position before which its journal is not needed any more; its identity. The
- * files are removed at once, or where keeps_files by world_remove_files, which leaves so many bytes. */
+ * files are removed at once, unless keeps_files. */
 bool world_take_forgotten(world_t *w, uint64_t *below_out);
-void world_remove_files(world_t *w, uint64_t bytes);
 bool world_take_ident(world_t *w, kvp_master_ident_t *ident_out);
 bool world_has_work(world_t *w); /* takes what the master has to say */
-/* world_done is kvp_master_done of a kind with a position, or of one without more. */
-void world_done(world_t *w, kvp_master_done_kind_t kind, uint64_t position);
+/* world_done is kvp_master_done, with n as the position, or as the bytes that are left. */
+void world_done(world_t *w, kvp_master_done_kind_t kind, uint64_t n);
 void world_check(world_t *w);
 kvp_master_stats_t world_stats(const world_t *w);
 /* world_prove tells every node that nothing of that client can land any more. */

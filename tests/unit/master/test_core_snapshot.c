@@ -50,7 +50,7 @@ RIG_TEST_ON(test_snapshot_is_asked_for, .conf = with_journal, .size = MIB)
     world_sync(g->w);
     assert_false(ask(g, first.number).is_whole); /* it is on the disk */
     assert_true(world_take_forgotten(g->w, &from));
-    world_remove_files(g->w, 77);
+    world_done(g->w, KVP_DONE_FORGOTTEN, 77);
     other = ask(g, first.number);
     assert_true(other.is_whole);
     assert_int_equal(other.number, first.number);
