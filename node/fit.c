@@ -80,14 +80,14 @@ kvp_node_check_fit(const kvp_node_t *node, uint64_t held_bytes)
     kvp_ram_look("", &ram);
     if (ram.available_bytes == UINT64_MAX) return KVP_OK;
     has = kvp_min_u64(ram.available_bytes + held_bytes, ram.total_bytes);
-    if (node->size_bytes + node->size_bytes / DESC_SHARE + own <= has) return KVP_OK;
+    if (node->conf.size_bytes + node->conf.size_bytes / DESC_SHARE + own <= has) return KVP_OK;
     most = has <= own ? 0 : (has - own) / (DESC_SHARE + 1) * DESC_SHARE;
     most -= most / MARGIN_SHARE;
-    list_keepers(node->name, others);
+    list_keepers(node->conf.name, others);
     kvp_log_error("node",
                   "%s of memory do not fit: the largest possible is %s (--memory of a node, global_segment_size of "
                   "setup()), because %s has %s left of %s, and the node itself takes some%s",
-                  kvp_format_mib(node->size_bytes, wanted), kvp_format_mib(most, fits), ram.where,
+                  kvp_format_mib(node->conf.size_bytes, wanted), kvp_format_mib(most, fits), ram.where,
                   kvp_format_mib(has, left), kvp_format_mib(ram.total_bytes, all), others);
     return KVP_NOMEM;
 }

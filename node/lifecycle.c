@@ -38,14 +38,16 @@ read_transports(kvp_node_t *node, const kvp_node_conf_t *conf)
     }
     if (has_wish) err = kvp_rdma_select(conf->rdma_device, conf->rdma_gid_index, why, sizeof why);
     if (err == KVP_OK && conf->transports != NULL)
-        err = kvp_transports_parse(conf->transports, node->ops, KVP_NODE_TPS_MAX, &node->ops_n, why, sizeof why);
+        err = kvp_transports_parse(conf->transports, node->conf.ops, KVP_NODE_TPS_MAX, &node->conf.ops_n, why,
+                                   sizeof why);
     else if (err == KVP_OK)
-        err = kvp_transports_default(node->ops, KVP_NODE_TPS_MAX, &node->ops_n, why, sizeof why);
+        err = kvp_transports_default(node->conf.ops, KVP_NODE_TPS_MAX, &node->conf.ops_n, why, sizeof why);
     if (err == KVP_OK && why[0] != '\0')
         kvp_log_write(kvp_rdma_has_adapter() ? KVP_LOG_INFO : KVP_LOG_DEBUG, "node",
                       "%s; clients use the other transports", why);
-    for (size_t i = 0; i < node->ops_n; i++)
-        if (has_wish || (needed != NULL && kvp_is_listed(needed, node->ops[i]->name))) node->needed |= 1u << i;
+    for (size_t i = 0; i < node->conf.ops_n; i++)
+        if (has_wish || (needed != NULL && kvp_is_listed(needed, node->conf.ops[i]->name)))
+            node->conf.needed |= 1u << i;
     if (err == KVP_OK) return KVP_OK;
     kvp_log_error("node", "transports: %s", why);
     return KVP_INVALID;
@@ -56,11 +58,12 @@ read_size(kvp_node_t *node, const kvp_node_conf_t *conf)
 {
     uint64_t chunk = conf->chunk_bytes;
 
-    node->size_bytes = conf->memory_bytes / SIZE_UNIT * SIZE_UNIT;
-    if (chunk == 0) chunk = kvp_node_chunk_default(node->size_bytes);
-    node->chunk_bytes = chunk / SIZE_UNIT * SIZE_UNIT;
-    if (node->size_bytes < KVP_NODE_CHUNK_MIN || node->chunk_bytes < KVP_NODE_CHUNK_MIN ||
-        node->chunk_bytes > KVP_NODE_CHUNK_MAX || (node->size_bytes - 1) / node->chunk_bytes >= KVP_NODE_CHUNKS_MAX) {
+    node->conf.size_bytes = conf->memory_bytes / SIZE_UNIT * SIZE_UNIT;
+    if (chunk == 0) chunk = kvp_node_chunk_default(node->conf.size_bytes);
+    node->conf.chunk_bytes = chunk / SIZE_UNIT * SIZE_UNIT;
+    if (node->conf.size_bytes < KVP_NODE_CHUNK_MIN || node->conf.chunk_bytes < KVP_NODE_CHUNK_MIN ||
+        node->conf.chunk_bytes > KVP_NODE_CHUNK_MAX ||
+        (node->conf.size_bytes - 1) / node->conf.chunk_bytes >= KVP_NODE_CHUNKS_MAX) {
         kvp_log_error("node",
                       "memory of %llu bytes in chunks of %llu: both at least 64 KiB, chunks at most 64 GiB, "
                       "65536 of them",
@@ -75,7 +78,7 @@ read_size(kvp_node_t *node, const kvp_node_conf_t *conf)
 static kvp_err_t
 check_limits(const kvp_node_t *node)
 {
-    uint64_t chunks = (node->size_bytes - 1) / node->chunk_bytes + 1, takes = chunks * KVP_CHUNK_FILES;
+    uint64_t chunks = (node->conf.size_bytes - 1) / node->conf.chunk_bytes + 1, takes = chunks * KVP_CHUNK_FILES;
     kvp_limit_t files = kvp_limit_files(), maps = kvp_limit_maps();
 
     /* files.has includes the descriptors of the embedding process */
@@ -132,12 +135,12 @@ read_conf(kvp_node_t *node, const kvp_node_conf_t *conf, kvp_hostport_t *listen_
         kvp_log_error("node", "name and host id have from 1 to 128 bytes");
         return KVP_INVALID;
     }
-    node->lanes = conf->lanes == 0 ? default_lanes() : (uint32_t)kvp_min_u64(conf->lanes, KVP_NODE_LANES_MAX);
-    node->max_attachments = conf->max_attachments == 0 ? ATTACHMENTS_DEFAULT : conf->max_attachments;
+    node->conf.lanes = conf->lanes == 0 ? default_lanes() : (uint32_t)kvp_min_u64(conf->lanes, KVP_NODE_LANES_MAX);
+    node->conf.max_attachments = conf->max_attachments == 0 ? ATTACHMENTS_DEFAULT : conf->max_attachments;
     if (conf->host_id == NULL)
-        kvp_host_id(node->host_id);
+        kvp_host_id(node->conf.host_id);
     else
-        snprintf(node->host_id, sizeof node->host_id, "%s", conf->host_id);
+        snprintf(node->conf.host_id, sizeof node->conf.host_id, "%s", conf->host_id);
     return KVP_OK;
 }
 
@@ -148,11 +151,11 @@ set_name(kvp_node_t *node, const char *name)
     char host[KVP_NAME_MAX - 8] = "node";
 
     if (name != NULL) {
-        snprintf(node->name, sizeof node->name, "%s", name);
+        snprintf(node->conf.name, sizeof node->conf.name, "%s", name);
         return;
     }
     if (gethostname(host, sizeof host - 1) != 0) kvp_log_debug("node", "no host name: %m");
-    snprintf(node->name, sizeof node->name, "%s-%u", host, (unsigned)node->listen.port);
+    snprintf(node->conf.name, sizeof node->conf.name, "%s-%u", host, (unsigned)node->conf.listen.port);
 }
 
 static kvp_node_t *
@@ -162,7 +165,7 @@ node_create(void)
 
     if (node == NULL) return NULL;
     node->epoch = kvp_random_u64();
-    node->epoll = KVP_EPOLL_EMPTY;
+    node->events.epoll = KVP_EPOLL_EMPTY;
     node->serve.tcp.ev.fd = node->serve.local.ev.fd = -1;
     node->keep.link.fd = node->keep.book.mem.fd = -1;
     node->keep.noise = (kvp_log_limit_t){.burst = 3, .interval_ms = 10000};
@@ -172,11 +175,11 @@ node_create(void)
     kvp_list_init(&node->serve.settled);
     kvp_list_init(&node->serve.procs);
     kvp_list_init(&node->link.fences);
-    kvp_list_init(&node->deferred);
+    kvp_list_init(&node->events.deferred);
     kvp_list_init(&node->tiering.orders);
     kvp_framed_init(&node->link.conn);
-    pthread_mutex_init(&node->lock, NULL);
-    kvp_cond_init(&node->changed);
+    pthread_mutex_init(&node->shared.lock, NULL);
+    kvp_cond_init(&node->shared.changed);
     return node;
 }
 
@@ -194,9 +197,9 @@ node_destroy(kvp_node_t *node)
     kvp_node_populate_stop(&node->populate);
     kvp_node_free_deferred(node);
     kvp_node_core_destroy(node->core);
-    kvp_epoll_close(&node->epoll);
-    pthread_cond_destroy(&node->changed);
-    pthread_mutex_destroy(&node->lock);
+    kvp_epoll_close(&node->events.epoll);
+    pthread_cond_destroy(&node->shared.changed);
+    pthread_mutex_destroy(&node->shared.lock);
     free(node);
 }
 
@@ -205,12 +208,12 @@ open_loop(kvp_node_t *node)
 {
     kvp_node_core_conf_t conf = {.words = &kvp_node_mem_words,
                                  .words_arg = &node->mem,
-                                 .max_attachments = node->max_attachments,
+                                 .max_attachments = node->conf.max_attachments,
                                  .secret = kvp_random_u64()};
 
     node->core = kvp_node_core_create(&conf);
     if (node->core == NULL) return KVP_NOMEM;
-    if (kvp_epoll_open(&node->epoll) != KVP_OK) {
+    if (kvp_epoll_open(&node->events.epoll) != KVP_OK) {
         kvp_log_error("node", "cannot make the event loop: %m");
         return KVP_SYS;
     }
@@ -222,10 +225,10 @@ start_threads(kvp_node_t *node, const kvp_node_conf_t *conf)
 {
     kvp_err_t err = kvp_node_populate_start(&node->populate, conf->is_lazy);
 
-    snprintf(node->dial.name, sizeof node->dial.name, "%s", node->name);
-    snprintf(node->dial.host_id, sizeof node->dial.host_id, "%s", node->host_id);
-    node->dial.is_loopback = kvp_hostport_is_loopback(&node->listen);
-    node->dial.wake_fd = node->epoll.wake_fd;
+    snprintf(node->dial.name, sizeof node->dial.name, "%s", node->conf.name);
+    snprintf(node->dial.host_id, sizeof node->dial.host_id, "%s", node->conf.host_id);
+    node->dial.is_loopback = kvp_hostport_is_loopback(&node->conf.listen);
+    node->dial.wake_fd = node->events.epoll.wake_fd;
     if (err == KVP_OK) err = kvp_node_keep_open(node, conf);
     if (err == KVP_OK && node->mem == NULL) err = kvp_node_check_fit(node, node->keep.held_bytes);
     if (err == KVP_OK) err = kvp_node_dial_start(&node->dial);
@@ -251,14 +254,14 @@ kvp_node_open(const kvp_node_conf_t *conf, kvp_node_t **node_out)
     set_name(node, conf->name);
     err = kvp_node_tiering_open(node, conf);
     if (err != KVP_OK) goto fail;
-    kvp_format_hostport(&node->listen, node->info.addr);
-    if (!kvp_hostport_is_loopback(&node->listen))
+    kvp_format_hostport(&node->conf.listen, node->shared.info.addr);
+    if (!kvp_hostport_is_loopback(&node->conf.listen))
         kvp_log_warn(
             "node",
             "clients are not authenticated: every host that can connect here can read and write this memory listen=%s",
-            node->info.addr);
-    memcpy(node->info.unix_path, node->unix_path, sizeof node->info.unix_path);
-    node->info.size_bytes = node->size_bytes;
+            node->shared.info.addr);
+    memcpy(node->shared.info.unix_path, node->conf.unix_path, sizeof node->shared.info.unix_path);
+    node->shared.info.size_bytes = node->conf.size_bytes;
     err = start_threads(node, conf);
     if (err != KVP_OK) goto fail;
     *node_out = node;
@@ -266,59 +269,6 @@ kvp_node_open(const kvp_node_conf_t *conf, kvp_node_t **node_out)
 fail:
     node_destroy(node);
     return err;
-}
-
-bool
-kvp_node_is_final(kvp_err_t err)
-{
-    return err == KVP_VERSION || err == KVP_INVALID || err == KVP_SYS || err == KVP_NOMEM;
-}
-
-kvp_err_t
-kvp_node_wait(kvp_node_t *node, uint64_t deadline_ns)
-{
-    kvp_err_t err = KVP_OK;
-
-    pthread_mutex_lock(&node->lock);
-    while (!node->info.is_mounted) {
-        err = node->last_err;
-        if (kvp_node_is_final(err) || kvp_now_ns() >= deadline_ns) break;
-        kvp_cond_wait_until(&node->changed, &node->lock, deadline_ns);
-    }
-    if (node->info.is_mounted)
-        err = KVP_OK;
-    else if (err == KVP_OK)
-        err = KVP_DEADLINE;
-    pthread_mutex_unlock(&node->lock);
-    return err;
-}
-
-static bool
-wait_for_tier(kvp_node_t *node, const bool *is_so, uint64_t deadline_ns)
-{
-    bool is_done;
-
-    pthread_mutex_lock(&node->lock);
-    while (!*is_so && kvp_now_ns() < deadline_ns)
-        kvp_cond_wait_until(&node->changed, &node->lock, deadline_ns);
-    is_done = *is_so;
-    pthread_mutex_unlock(&node->lock);
-    return is_done;
-}
-
-bool
-kvp_node_wait_tier(kvp_node_t *node, uint64_t deadline_ns)
-{
-    return node->tiering.tier == NULL || wait_for_tier(node, &node->info.is_tier_mounted, deadline_ns);
-}
-
-bool
-kvp_node_unmount_tier(kvp_node_t *node, uint64_t deadline_ns)
-{
-    if (node->tiering.tier == NULL) return true;
-    atomic_store(&node->tiering.is_over, true);
-    kvp_epoll_wake(&node->epoll);
-    return wait_for_tier(node, &node->info.is_tier_over, deadline_ns);
 }
 
 kvp_err_t
@@ -345,19 +295,7 @@ kvp_node_start(const kvp_node_conf_t *conf, uint64_t deadline_ns, kvp_node_t **n
 void
 kvp_node_stop(kvp_node_t *node, uint64_t deadline_ns)
 {
-    pthread_mutex_lock(&node->lock);
-    node->is_stopping = true;
-    node->stop_by_ns = deadline_ns;
-    pthread_mutex_unlock(&node->lock);
-    kvp_epoll_wake(&node->epoll);
+    kvp_node_ask_stop(node, deadline_ns);
     pthread_join(node->thread, NULL);
     node_destroy(node);
-}
-
-void
-kvp_node_info(kvp_node_t *node, kvp_node_info_t *info_out)
-{
-    pthread_mutex_lock(&node->lock);
-    *info_out = node->info;
-    pthread_mutex_unlock(&node->lock);
 }

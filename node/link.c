@@ -113,28 +113,28 @@ ask_master(kvp_node_t *node, uint8_t opcode, const void *msg)
 static const char *
 told_host(const kvp_node_t *node)
 {
-    bool is_any = strcmp(node->listen.host, "0.0.0.0") == 0 || strcmp(node->listen.host, "::") == 0;
+    bool is_any = strcmp(node->conf.listen.host, "0.0.0.0") == 0 || strcmp(node->conf.listen.host, "::") == 0;
 
-    return is_any && node->link.local_host[0] != '\0' ? node->link.local_host : node->listen.host;
+    return is_any && node->link.local_host[0] != '\0' ? node->link.local_host : node->conf.listen.host;
 }
 
 static void
 ask_mount(kvp_node_t *node)
 {
     Kvp__Pb__Mount msg = KVP__PB__MOUNT__INIT;
-    kvp_hostport_t at = {.port = node->listen.port};
+    kvp_hostport_t at = {.port = node->conf.listen.port};
     char addr[KVP_HOSTPORT_TEXT_MAX];
     char transports[KVP_NODE_TPS_TEXT_MAX];
 
     kvp_node_tps_names(&node->tps, transports);
     snprintf(at.host, sizeof at.host, "%s", told_host(node));
-    msg.name = node->name;
+    msg.name = node->conf.name;
     msg.uuid = (ProtobufCBinaryData){sizeof node->mem->uuid, node->mem->uuid};
     msg.epoch = node->epoch;
-    msg.size_bytes = node->size_bytes;
-    msg.chunk_bytes = node->chunk_bytes;
+    msg.size_bytes = node->conf.size_bytes;
+    msg.chunk_bytes = node->conf.chunk_bytes;
     msg.addr = (char *)kvp_format_hostport(&at, addr);
-    msg.unix_path = node->unix_path;
+    msg.unix_path = node->conf.unix_path;
     msg.transports = transports;
     msg.is_fresh = node->is_fresh;
     msg.is_kept = node->keep.state == KVP_KEEP_UP;
@@ -239,8 +239,20 @@ lose_name(kvp_node_t *node)
     snprintf(why, sizeof why,
              "the pool has a connected node \"%s\": unless it is this node's own last connection, give each node its "
              "own --name",
-             node->name);
+             node->conf.name);
     lose_link(node, why);
+}
+
+/* Called once the node is mounted and nothing is left to report. */
+static void
+link_up(kvp_node_t *node)
+{
+    kvp_node_link_t *l = &node->link;
+
+    l->state = KVP_LINK_UP;
+    l->mounts++;
+    kvp_log_info("node", "mounted name %s segment %u term %u bytes %llu", node->conf.name, l->segment_id,
+                 kvp_node_core_term(node->core), (unsigned long long)node->conf.size_bytes);
 }
 
 static void
@@ -279,23 +291,12 @@ on_mount_reply(kvp_node_t *node, const Kvp__Pb__MountReply *msg)
     kvp_node_core_set_id(node->core, msg->segment_id);
     kvp_node_revoke(node);
     if (msg->report == REPORT_NOTHING) {
-        kvp_node_link_up(node);
+        link_up(node);
         return;
     }
     kvp_log_info("node", "the master asks for a report of the memory");
     err = kvp_node_report_begin(node, msg->report == REPORT_WHOLE ? 0 : msg->since > 0 ? msg->since : UINT64_MAX);
     if (err != KVP_OK) lose_link(node, kvp_err_text(err));
-}
-
-void
-kvp_node_link_up(kvp_node_t *node)
-{
-    kvp_node_link_t *l = &node->link;
-
-    l->state = KVP_LINK_UP;
-    l->mounts++;
-    kvp_log_info("node", "mounted name %s segment %u term %u bytes %llu", node->name, l->segment_id,
-                 kvp_node_core_term(node->core), (unsigned long long)node->size_bytes);
 }
 
 /* ---- orders */
@@ -394,7 +395,7 @@ on_fence(kvp_node_t *node, const kvp_frame_t *frame)
         fence->request_id = frame->hdr.request_id;
         kvp_list_init(&fence->link);
         kvp_list_add_tail(&node->link.fences, &fence->link);
-        kvp_gather_begin(&fence->gather, node->epoll.wake_fd);
+        kvp_gather_begin(&fence->gather, node->events.epoll.wake_fd);
         kvp_node_tps_fence(&node->tps, dead, msg->live_min, &fence->gather);
         kvp_node_settle(node); /* closes the attachments of the fenced clients before the answer */
         if (kvp_gather_end(&fence->gather)) answer_fence(node, fence);
@@ -482,8 +483,10 @@ on_answer(kvp_node_t *node, const kvp_frame_t *frame)
         return true;
     }
     case KVP_OP_REPORT: {
-        kvp_err_t err = kvp_node_report_on_answer(node, frame);
+        bool is_over;
+        kvp_err_t err = kvp_node_report_on_answer(node, frame, &is_over);
         if (err == KVP_PROTO) return false;
+        if (is_over) link_up(node);
         if (err != KVP_OK) lose_link(node, kvp_err_text(err));
         return true;
     }

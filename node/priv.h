@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The node's internal types and functions, shared by lifecycle.c and the files of the control thread: loop.c (the loop,
- * memory and its replacement), serve.c (listeners, connections), attach.c (requests of clients, and their processes),
- * link.c (the master), report.c (the report of the memory), tiering.c (the SSD tier), keep.c (the keeper). */
+ * The node's internal types and functions, shared by lifecycle.c, figures.c (what other threads see) and the files of
+ * the control thread, from top to bottom: loop.c, link.c (the master), report.c (the report of the memory), adopt.c
+ * (memory of the previous process), memory.c (the segment's memory), settle.c (what the core asks for), serve.c
+ * (listeners, connections), attach.c (requests of clients), procs.c (their processes), tiering.c (the SSD tier),
+ * keep.c (the keeper), watch.c (the epoll set). */
 #ifndef KVP_NODE_PRIV_H
 #define KVP_NODE_PRIV_H
 
@@ -150,56 +152,66 @@ typedef struct {
     uint64_t number;
 } kvp_node_round_t;
 
+/* Each part belongs to the file named beside it; other files change it by this file's functions. Only the dial, the
+ * populate thread and `shared` are used by other threads than the control thread, after the start. */
 struct kvp_node {
-    /* Settings, constant after the start. */
-    char name[KVP_NAME_MAX + 1];
-    char host_id[KVP_HOST_ID_MAX + 1];
-    kvp_hostport_t listen; /* the address at which the node listens for clients */
-    char unix_path[108]; /* the path of the Unix socket; empty = none */
-    const kvp_transport_ops_t *ops[KVP_NODE_TPS_MAX];
-    size_t ops_n;
-    uint32_t needed; /* a bit for each transport that the user requires: the node does not start without it */
-    uint64_t size_bytes;
-    uint64_t chunk_bytes;
-    uint32_t lanes;
-    uint32_t max_attachments;
-    uint64_t epoch;
-
-    /* The fields from here on belong to the control thread. */
-    kvp_epoll_t epoll; /* the tag of each descriptor is a kvp_node_ev_t */
+    struct { /* lifecycle.c; constant after the start */
+        char name[KVP_NAME_MAX + 1];
+        char host_id[KVP_HOST_ID_MAX + 1];
+        kvp_hostport_t listen; /* the address at which the node listens for clients */
+        char unix_path[108]; /* the path of the Unix socket; empty = none */
+        const kvp_transport_ops_t *ops[KVP_NODE_TPS_MAX];
+        size_t ops_n;
+        uint32_t needed; /* a bit for each transport that the user requires: the node does not start without it */
+        uint64_t size_bytes;
+        uint64_t chunk_bytes;
+        uint32_t lanes;
+        uint32_t max_attachments;
+    } conf;
+    struct { /* watch.c */
+        kvp_epoll_t epoll; /* the tag of each descriptor is a kvp_node_ev_t */
+        kvp_list_t deferred;
+        uint64_t turn_ns; /* the time when this turn began to handle arrived bytes */
+    } events;
+    struct { /* settle.c */
+        kvp_node_round_t rounds[KVP_NODE_ROUNDS_MAX];
+        kvp_gather_t revoke; /* the transports' fences that end the connections of older terms */
+        bool is_revoking;
+    } quiesce;
     kvp_node_core_t *core;
+
+    /* memory.c */
     kvp_node_mem_t *mem; /* the segment's memory; NULL before the first Hello of a master */
+    uint64_t epoch;
     bool is_fresh; /* no space in mem was ever granted to a client */
     kvp_node_tps_t tps;
-    kvp_node_serve_t serve;
-    kvp_node_link_t link;
-    kvp_node_tiering_t tiering;
-    kvp_node_keep_t keep;
-    kvp_node_round_t rounds[KVP_NODE_ROUNDS_MAX];
-    kvp_gather_t unwaited;
-    kvp_gather_t revoke; /* the transports' fences that end the connections of older terms */
-    bool is_revoking;
-    kvp_list_t deferred;
-    uint64_t turn_ns; /* the time when this turn began to handle arrived bytes */
-
-    kvp_node_dial_t dial;
     kvp_node_populate_t populate;
+    kvp_gather_t unwaited;
+
+    kvp_node_serve_t serve; /* serve.c, and procs.c for its processes */
+    kvp_node_link_t link; /* link.c and report.c */
+    kvp_node_tiering_t tiering; /* tiering.c */
+    kvp_node_keep_t keep; /* keep.c and adopt.c */
+    kvp_node_dial_t dial;
     pthread_t thread;
     bool has_thread;
 
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    kvp_node_info_t info; /* guarded by lock; the control thread updates it once in each turn */
-    kvp_err_t last_err; /* guarded by lock: the reason why the node is not mounted */
-    bool is_stopping; /* the node must stop; guarded by lock */
-    uint64_t stop_by_ns; /* the deadline of the stop; guarded by lock */
+    struct { /* figures.c; the lock guards the other fields */
+        pthread_mutex_t lock;
+        pthread_cond_t changed;
+        kvp_node_info_t info; /* the control thread updates it once in each turn */
+        kvp_err_t last_err; /* the reason why the node is not mounted */
+        bool is_stopping; /* the node must stop */
+        uint64_t stop_by_ns; /* the deadline of the stop */
+    } shared;
 };
 
-/* Functions of loop.c. kvp_node_loop is the control thread (its argument is the node); it ends when the node is
- * stopped. kvp_node_watch requests events of ev->fd (0 = only errors). kvp_node_unwatch removes the descriptor from
- * the epoll set; call it before closing the descriptor. kvp_node_free_later frees mem at the end of the turn, by
- * kvp_node_free_deferred. */
+/* kvp_node_loop (loop.c) is the control thread (its argument is the node); it ends when the node is stopped. */
 void *kvp_node_loop(void *arg);
+
+/* Functions of watch.c. kvp_node_watch requests events of ev->fd (0 = only errors). kvp_node_unwatch removes the
+ * descriptor from the epoll set; call it before closing the descriptor. kvp_node_free_later frees mem at the end of
+ * the turn, by kvp_node_free_deferred. */
 kvp_err_t kvp_node_watch(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events) KVP_MUST_USE;
 void kvp_node_unwatch(kvp_node_t *node, kvp_node_ev_t *ev);
 void kvp_node_free_later(kvp_node_t *node, kvp_node_deferred_t *deferred, void *mem);
@@ -210,27 +222,33 @@ void kvp_node_free_deferred(kvp_node_t *node);
 static inline bool
 kvp_node_is_turn_over(const kvp_node_t *node)
 {
-    return kvp_now_ns() - node->turn_ns > KVP_NODE_TURN_NS;
+    return kvp_now_ns() - node->events.turn_ns > KVP_NODE_TURN_NS;
 }
 
-/* kvp_node_settle carries out the core's current requests: it cuts writers, runs rounds of quiesce, closes
- * connections and forgets processes. */
+/* Functions of settle.c. kvp_node_settle carries out the core's current requests: it cuts writers, runs rounds of
+ * quiesce, closes connections and forgets processes. kvp_node_revoke starts a fence in the transports after the core's
+ * term rose; is_revoking is true until all transports have finished the fence. kvp_node_rounds_over ends all rounds
+ * and the fence, after the transports have stopped. */
 void kvp_node_settle(kvp_node_t *node);
-/* kvp_node_revoke starts a fence in the transports after the core's term rose; is_revoking is true until all
- * transports have finished the fence. */
 void kvp_node_revoke(kvp_node_t *node);
-/* kvp_node_make_memory drops the old memory, then creates and serves new memory for the pool in the Hello reply: SYS,
- * NOMEM, logged. kvp_node_use_memory serves existing memory and takes ownership, with a newly created core; the same
- * errors. kvp_node_drop_memory ends all outside access to the memory, then gives the memory to the populate thread to
- * be freed. */
+void kvp_node_rounds_over(kvp_node_t *node);
+
+/* Functions of memory.c. kvp_node_make_memory drops the old memory, then creates and serves new memory for the pool in
+ * the Hello reply: SYS, NOMEM, logged. kvp_node_use_memory serves existing memory and takes ownership, with a newly
+ * created core; the same errors. kvp_node_drop_memory ends all outside access to the memory, then gives the memory to
+ * the populate thread to be freed. kvp_node_fence_anew sends all fences so far to newly created transports. The caller
+ * need not wait: new transports have no connections to end. */
 kvp_err_t kvp_node_make_memory(kvp_node_t *node, const kvp_hello_reply_t *hello) KVP_MUST_USE;
 kvp_err_t kvp_node_use_memory(kvp_node_t *node, kvp_node_mem_t *mem) KVP_MUST_USE;
 void kvp_node_drop_memory(kvp_node_t *node);
-/* kvp_node_fence_anew sends all fences so far to newly created transports. The caller need not wait: new transports
- * have no connections to end. */
 void kvp_node_fence_anew(kvp_node_t *node);
-/* kvp_node_failed stores the reason why the node is not mounted, for threads in kvp_node_wait. */
+
+/* Functions of figures.c. kvp_node_failed stores the reason why the node is not mounted, for threads in kvp_node_wait.
+ * kvp_node_publish copies the figures for other threads, and returns whether another thread wants the node to stop, at
+ * *stop_by_ns_out at the latest. kvp_node_ask_stop asks for this from another thread. */
 void kvp_node_failed(kvp_node_t *node, kvp_err_t err);
+bool kvp_node_publish(kvp_node_t *node, uint64_t *stop_by_ns_out);
+void kvp_node_ask_stop(kvp_node_t *node, uint64_t deadline_ns);
 
 /* A control connection of a client to the node. */
 typedef struct {
@@ -261,7 +279,7 @@ void kvp_node_serve_close_att(kvp_node_t *node, kvp_node_att_t *att);
 void kvp_node_serve_tick(kvp_node_t *node, uint64_t now_ns);
 uint64_t kvp_node_serve_due(const kvp_node_t *node);
 
-/* A process that attached over a Unix socket, held by its pidfd. Used by attach.c. */
+/* A process that attached over a Unix socket, held by its pidfd (procs.c). */
 typedef struct kvp_node_process {
     kvp_node_ev_t ev; /* the pidfd, readable when the process ends */
     kvp_node_proc_t core;
@@ -279,10 +297,10 @@ void kvp_node_proc_drop(kvp_node_t *node, kvp_node_process_t *proc);
 
 /* Functions of report.c: the report to a master that asked for one. kvp_node_report_begin starts the report, and each
  * call of kvp_node_report_next sends the next page until the link is UP. kvp_node_report_on_answer handles the answer
- * to a page: PROTO, or the master's refusal. */
+ * to a page: PROTO, or the master's refusal. *is_over_out is true after the last page. */
 kvp_err_t kvp_node_report_begin(kvp_node_t *node, uint64_t since) KVP_MUST_USE;
 kvp_err_t kvp_node_report_next(kvp_node_t *node) KVP_MUST_USE;
-kvp_err_t kvp_node_report_on_answer(kvp_node_t *node, const kvp_frame_t *frame) KVP_MUST_USE;
+kvp_err_t kvp_node_report_on_answer(kvp_node_t *node, const kvp_frame_t *frame, bool *is_over_out) KVP_MUST_USE;
 
 /* Functions of tiering.c. kvp_node_tiering_open opens the SSD tier: INVALID, SYS, NOMEM, logged.
  * kvp_node_tiering_poll does the due work: it collects finished operations, mounts, proposes pages to reclaim.
@@ -304,15 +322,28 @@ void kvp_node_tiering_leave_memory(kvp_node_t *node);
  * logged with the largest size that fits. held_bytes of the memory exist already. */
 kvp_err_t kvp_node_check_fit(const kvp_node_t *node, uint64_t held_bytes) KVP_MUST_USE;
 
-/* Functions of keep.c. kvp_node_keep_open finds or starts the keeper, and takes over its memory. SYS, logged: another
- * node of this name runs. Without a keeper the node continues alone. kvp_node_keep_hand_over gives the node's memory
+/* kvp_node_keep_open (adopt.c) finds or starts the keeper, and takes over its memory. SYS, logged: another node of this
+ * name runs. Without a keeper the node continues alone. */
+kvp_err_t kvp_node_keep_open(kvp_node_t *node, const kvp_node_conf_t *conf) KVP_MUST_USE;
+
+/* Functions of keep.c, for adopt.c. kvp_node_keep_set_up starts to use the keeper that sent WELCOME.
+ * kvp_node_keep_lose drops the keeper's connection and marks the book as not whole, so that no process adopts its
+ * state; the node then calls a keeper again. kvp_node_keep_give_up tells the keeper to free its memory (is_alone: no
+ * node serves this memory). kvp_node_keep_leave closes the connection without a message: the keeper keeps the memory.
+ * kvp_node_keep_why says why a keeper cannot be used. */
+void kvp_node_keep_set_up(kvp_node_t *node, const kvp_keeper_msg_t *welcome);
+void kvp_node_keep_lose(kvp_node_t *node, const char *why);
+void kvp_node_keep_give_up(kvp_node_t *node, bool is_alone);
+void kvp_node_keep_leave(kvp_node_t *node);
+const char *kvp_node_keep_why(kvp_err_t err);
+
+/* Functions of keep.c. kvp_node_keep_hand_over gives the node's memory
  * to the keeper. kvp_node_keep_save saves the core's state for the next process; it is called before other processes
  * can learn of the state. kvp_node_keep_writer registers a process with the keeper, before the process gets memory
  * that it can write. kvp_node_keep_writer_over records that an incarnation of the process (0 = all of them) no longer
  * has such memory. kvp_node_keep_drop makes the keeper give up the memory, whose pages the node then frees.
  * kvp_node_keep_is_staying returns whether the memory stays after a stop of this node. kvp_node_keep_close leaves the
  * keeper; kvp_node_drop_memory then does not free pages that stay. */
-kvp_err_t kvp_node_keep_open(kvp_node_t *node, const kvp_node_conf_t *conf) KVP_MUST_USE;
 void kvp_node_keep_close(kvp_node_t *node);
 void kvp_node_keep_hand_over(kvp_node_t *node);
 void kvp_node_keep_save(kvp_node_t *node);
@@ -327,7 +358,6 @@ uint64_t kvp_node_keep_due(const kvp_node_t *node);
 /* kvp_node_link_sweep sweeps the next slice of the memory, and mounts after the last slice. Returns true while slices
  * remain. */
 bool kvp_node_link_sweep(kvp_node_t *node);
-void kvp_node_link_up(kvp_node_t *node); /* called once the node is mounted and nothing is left to report */
 void kvp_node_link_begin(kvp_node_t *node); /* starts looking for a master */
 void kvp_node_link_on_dial(kvp_node_t *node); /* checks whether the dial has found a master */
 void kvp_node_link_tick(kvp_node_t *node, uint64_t now_ns);

@@ -43,7 +43,7 @@ kvp_node_report_next(kvp_node_t *node)
     kvp_buf_t tail;
     kvp_err_t err;
 
-    if (l->state != KVP_LINK_REPORTING || l->report_request != 0 || node->is_revoking) return KVP_OK;
+    if (l->state != KVP_LINK_REPORTING || l->report_request != 0 || node->quiesce.is_revoking) return KVP_OK;
     kvp_buf_init(&tail, 0);
     err = kvp_node_core_report_page(node->core, &tail, &page);
     if (err == KVP_OK) send_page(node, &page, &tail);
@@ -52,7 +52,7 @@ kvp_node_report_next(kvp_node_t *node)
 }
 
 kvp_err_t
-kvp_node_report_on_answer(kvp_node_t *node, const kvp_frame_t *frame)
+kvp_node_report_on_answer(kvp_node_t *node, const kvp_frame_t *frame, bool *is_over_out)
 {
     kvp_node_link_t *l = &node->link;
     const uint8_t *flags = NULL;
@@ -61,6 +61,7 @@ kvp_node_report_on_answer(kvp_node_t *node, const kvp_frame_t *frame)
     kvp_pb_t pb;
     kvp_err_t err = KVP_PROTO;
 
+    *is_over_out = false;
     if (l->state != KVP_LINK_REPORTING || frame->hdr.request_id != l->report_request) return KVP_OK;
     msg = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, frame);
     kvp_rd_init(&rd, frame->tail, frame->tail_len);
@@ -73,7 +74,6 @@ kvp_node_report_on_answer(kvp_node_t *node, const kvp_frame_t *frame)
     kvp_pb_free(&pb, msg);
     if (err != KVP_OK) return err;
     l->report_request = 0;
-    if (!l->is_report_last) return kvp_node_report_next(node);
-    kvp_node_link_up(node);
-    return KVP_OK;
+    *is_over_out = l->is_report_last;
+    return l->is_report_last ? KVP_OK : kvp_node_report_next(node);
 }

@@ -194,7 +194,7 @@ conn_open(kvp_node_t *node, kvp_node_listener_t *l, int fd)
     bool is_unix = l->is_unix;
     kvp_node_conn_t *conn = calloc(1, sizeof *conn);
 
-    if (conn == NULL || node->serve.conns_n >= node->max_attachments + FRESH_MAX) {
+    if (conn == NULL || node->serve.conns_n >= node->conf.max_attachments + FRESH_MAX) {
         node->serve.refused++;
         free(conn);
         close(fd);
@@ -275,9 +275,9 @@ open_tcp(kvp_node_t *node, const kvp_hostport_t *at)
         return KVP_SYS;
     }
     freeaddrinfo(list);
-    node->listen = *at;
-    node->listen.port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
-                                                          : ((struct sockaddr_in *)&bound)->sin_port);
+    node->conf.listen = *at;
+    node->conf.listen.port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
+                                                               : ((struct sockaddr_in *)&bound)->sin_port);
     return listen_on(node, &node->serve.tcp, fd, false);
 }
 
@@ -332,7 +332,7 @@ open_unix(kvp_node_t *node)
         kvp_log_warn("node", "no Unix socket: clients of this host get no shared memory");
         return KVP_OK;
     }
-    memcpy(node->unix_path, at.sun_path, sizeof node->unix_path);
+    memcpy(node->conf.unix_path, at.sun_path, sizeof node->conf.unix_path);
     return listen_on(node, &node->serve.local, fd, true);
 }
 
@@ -365,7 +365,7 @@ kvp_node_serve_close(kvp_node_t *node)
 {
     close_listener(node, &node->serve.tcp);
     close_listener(node, &node->serve.local);
-    if (node->unix_path[0] != '\0') unlink(node->unix_path);
+    if (node->conf.unix_path[0] != '\0') unlink(node->conf.unix_path);
     close_all(node, &node->serve.fresh);
     close_all(node, &node->serve.settled);
     while (!kvp_list_is_empty(&node->serve.procs)) {

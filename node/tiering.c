@@ -204,7 +204,7 @@ stage_one(kvp_node_t *node, step_t *s, const kvp_wire_stage_t *rec)
     s->op.meta.version = rec->version;
     s->op.cap = rec->len;
     s->op.err = KVP_NOMEM;
-    if (rec->len == 0 || rec->len > node->chunk_bytes) return;
+    if (rec->len == 0 || rec->len > node->conf.chunk_bytes) return;
     s->op.dst = malloc(rec->len);
     if (s->op.dst != NULL) kvp_ignore(submit_step(node, s, KVP_TIER_READ), "the answer says that it failed");
 }
@@ -371,7 +371,7 @@ ask_mount(kvp_node_t *node)
     kvp_tier_stats_t st;
 
     kvp_tier_stats(node->tiering.tier, &st);
-    snprintf(name, sizeof name, "%s" SUFFIX, node->name);
+    snprintf(name, sizeof name, "%s" SUFFIX, node->conf.name);
     msg.name = name;
     msg.uuid = (ProtobufCBinaryData){sizeof node->tiering.uuid, node->tiering.uuid};
     msg.epoch = node->epoch;
@@ -382,7 +382,7 @@ ask_mount(kvp_node_t *node)
         if (st.away[i] != 0) msg.away = (ProtobufCBinaryData){sizeof st.away, node->tiering.told_away};
     msg.stalled_devices = (uint32_t)st.devices_stalled;
     msg.size_bytes = kvp_max_u64(st.size_bytes, 1);
-    msg.addr = node->info.addr;
+    msg.addr = node->shared.info.addr;
     msg.is_fresh = true;
     msg.is_tier = true;
     msg.term = kvp_node_core_term(node->core);
@@ -501,7 +501,7 @@ kvp_node_tiering_on_unmounted(kvp_node_t *node, const kvp_frame_t *frame)
     if (t->state != KVP_TIERING_LEAVING || frame->hdr.request_id != t->request) return false;
     t->state = KVP_TIERING_DOWN;
     t->request = 0;
-    kvp_log_info("node", "the tier is unmounted name %s" SUFFIX, node->name);
+    kvp_log_info("node", "the tier is unmounted name %s" SUFFIX, node->conf.name);
     return true;
 }
 
@@ -511,7 +511,7 @@ be_up(kvp_node_t *node)
     free(node->tiering.told);
     node->tiering.told = NULL;
     node->tiering.state = KVP_TIERING_UP;
-    kvp_log_info("node", "the tier is mounted name %s" SUFFIX " segment %u", node->name, node->tiering.segment_id);
+    kvp_log_info("node", "the tier is mounted name %s" SUFFIX " segment %u", node->conf.name, node->tiering.segment_id);
 }
 
 bool
@@ -713,15 +713,15 @@ read_device(const char *text, char dir[KVP_NODE_SSD_DIR_MAX], kvp_tier_device_t 
 kvp_err_t
 kvp_node_tiering_open(kvp_node_t *node, const kvp_node_conf_t *from)
 {
-    kvp_tier_conf_t conf = {.name = node->name,
-                            .wake_fd = node->epoll.wake_fd,
+    kvp_tier_conf_t conf = {.name = node->conf.name,
+                            .wake_fd = node->events.epoll.wake_fd,
                             .write_budget_bytes = from->ssd_writes,
                             .is_apart = from->is_alone};
     char dirs[KVP_TIER_DEVICES_MAX][KVP_NODE_SSD_DIR_MAX];
 
     if (from->ssd_n == 0 && from->ssd_writes > 0) kvp_log_warn("node", "--ssd-writes has no meaning without --ssd");
     if (from->ssd_n == 0) return KVP_OK;
-    if (from->ssd_n > KVP_TIER_DEVICES_MAX || strlen(node->name) + strlen(SUFFIX) > KVP_NAME_MAX) {
+    if (from->ssd_n > KVP_TIER_DEVICES_MAX || strlen(node->conf.name) + strlen(SUFFIX) > KVP_NAME_MAX) {
         kvp_log_error("node", "an SSD tier has at most %u devices, and its node's name at most %u bytes",
                       KVP_TIER_DEVICES_MAX, KVP_NAME_MAX - (uint32_t)strlen(SUFFIX));
         return KVP_INVALID;

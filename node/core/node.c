@@ -10,26 +10,6 @@
 #define SWEEP_SLOTS 65536u /* the number of slots in a slice of the sweep: less than a millisecond */
 
 /* ---- a new term voids the grants of older terms, before its first order is carried out */
-uint32_t
-kvp_node_slots_of(const kvp_node_core_t *core, uint32_t chunk)
-{
-    return chunk + 1 == core->chunk_n ? core->last_slots : core->slots;
-}
-
-bool
-kvp_node_kill(const kvp_node_core_t *core, uint32_t chunk, uint32_t slot, uint64_t generation)
-{
-    uint64_t dead = kvp_word_make(generation, KVP_DESC_DEAD);
-
-    if (!KVP_RULE(RETIRE_DEAD)) return true;
-    for (;;) {
-        uint64_t now = core->conf.words->load(core->conf.words_arg, chunk, slot);
-
-        if (kvp_word_generation(now) > generation && KVP_RULE(RETIRE_GENERATION)) return false;
-        if (now == dead || core->conf.words->cas(core->conf.words_arg, chunk, slot, now, dead)) return true;
-    }
-}
-
 /* Makes a slot of an older term DEAD in the new term, so that no old grant can be begun or finished there. A SEALED
  * slot was complete before and stays SEALED, unless its generation is below late. */
 static void

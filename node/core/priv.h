@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The internal types of the node core, shared by its files: node.c (terms, fences, lifetime), retire.c (extents on
  * their way to free), writers.c (attachments, and processes that may still store), extents.c (the report to a
- * master), kept.c (state for the next process). */
+ * master), kept.c (state for the next process), words.c (the words of the slots). */
 #ifndef KVP_NODE_CORE_PRIV_H
 #define KVP_NODE_CORE_PRIV_H
 
@@ -130,10 +130,11 @@ struct kvp_node_core {
     kvp_node_core_stats_t stats;
 };
 
-/* Functions of node.c. kvp_node_old_writers_gone is called when no process of an older term can store any more.
- * kvp_node_kill stores DEAD in a word, whatever its value; false if the word has a newer generation than the given
- * one. */
+/* kvp_node_old_writers_gone (node.c) is called when no process of an older term can store any more. */
 void kvp_node_old_writers_gone(kvp_node_core_t *core);
+
+/* Functions of words.c. kvp_node_kill stores DEAD in a word, whatever its value; false if the word has a newer
+ * generation than the given one. kvp_node_slots_of returns the number of slots of a chunk. */
 bool kvp_node_kill(const kvp_node_core_t *core, uint32_t chunk, uint32_t slot, uint64_t generation);
 uint32_t kvp_node_slots_of(const kvp_node_core_t *core, uint32_t chunk);
 

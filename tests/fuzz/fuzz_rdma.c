@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What RDMA peers say beside the making of a connection, and tokens: the first byte says which. What a decoder takes
  * says the same when it is encoded again. */
-#include "transport/rdma/wire.h"
+#include "transport/rdma/base/wire.h"
 #include "tests/fuzz/fuzz_check.h"
 
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "tests/transport/suite.h"
 
 #include "transport/all/registry.h"
-#include "transport/rdma/mrcache.h"
+#include "transport/rdma/base/mrcache.h"
 #include "common/clock.h"
 #include "tests/transport/model_nic.h"
 

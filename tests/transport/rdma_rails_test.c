@@ -3,8 +3,8 @@
  * hold in every order of things is rdma_rules_test.c's. */
 #include "transport/all/registry.h"
 #include "transport/rdma/table.h"
-#include "transport/rdma/rails.h"
-#include "transport/rdma/wire.h"
+#include "transport/rdma/ask/rails.h"
+#include "transport/rdma/base/wire.h"
 #include "common/clock.h"
 #include "tests/transport/model_nic.h"
 #include "tests/transport/sanitizer.h"

@@ -6,7 +6,7 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/mutate.h"
-#include "transport/rdma/ep.h"
+#include "transport/rdma/ask/ep.h"
 #include "tests/transport/model_nic.h"
 #include "tests/transport/sanitizer.h"
 #include "tests/transport/step_clock.h"

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The table of the rdma transport, its instances and memory. Adapters move the data: see ep.c for the asking side,
- * serve.c for the serving side, docs/adr/0013 for the reasons. */
+ * The table of the rdma transport, its instances and memory. Adapters move the data: see ask/ for the asking side,
+ * serve/ for the serving side, docs/adr/0013 for the reasons. */
 #include "transport/rdma/table.h"
 
-#include "transport/rdma/ep.h"
-#include "transport/rdma/peers.h"
+#include "transport/rdma/ask/ep.h"
+#include "transport/rdma/serve/peers.h"
+#include "transport/rdma/serve/serve.h"
 #include "transport/rdma/verbs/rank.h"
 #include "common/clock.h"
 #include "common/hash.h"
@@ -135,46 +136,7 @@ rdma_fini(kvp_tp_t *base)
     if (tp->devs_n > 0) tp->verbs->devs_close();
 }
 
-uint64_t
-kvp_rdma_epoch(const kvp_rdma_tp_t *tp)
-{
-    uint64_t epoch = tp->epoch;
-
-    for (size_t i = 0; i < tp->devs_n; i++)
-        epoch += tp->devs[i]->life;
-    return epoch;
-}
-
 /* ---- memory that is served */
-void
-kvp_rdma_regs_drop(const kvp_rdma_tp_t *tp, kvp_rdma_reg_t *regs[KVP_RDMA_RAILS_MAX])
-{
-    for (size_t i = 0; i < tp->devs_n; i++) {
-        if (regs[i] != NULL) tp->verbs->dereg(regs[i]);
-        regs[i] = NULL;
-    }
-}
-
-kvp_err_t
-kvp_rdma_regs_make(const kvp_rdma_tp_t *tp, void *addr, size_t len, kvp_rdma_access_t access,
-                   kvp_rdma_reg_t *regs_out[KVP_RDMA_RAILS_MAX])
-{
-    /* Threads that register at the same time begin with different devices, so that they do not queue at one device. */
-    uint64_t first = kvp_sum(&addr, sizeof addr);
-
-    memset(regs_out, 0, KVP_RDMA_RAILS_MAX * sizeof(kvp_rdma_reg_t *));
-    for (size_t n = 0; n < tp->devs_n; n++) {
-        size_t i = (first + n) % tp->devs_n;
-        kvp_err_t err = tp->verbs->reg(tp->devs[i], addr, len, access, -1, &regs_out[i]);
-
-        if (err == KVP_OK) continue;
-        regs_out[i] = NULL;
-        kvp_rdma_regs_drop(tp, regs_out);
-        return err;
-    }
-    return KVP_OK;
-}
-
 static kvp_err_t
 rdma_mr_reg(kvp_tp_t *base, const kvp_mem_t *mem, kvp_mr_t *base_mr)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A path is a pair of ports: what it is like outlives connections, and is no other pair's. */
-#include "transport/rdma/tp.h"
+#include "transport/rdma/base/tp.h"
 
 #include "transport/rdma/verbs/dev.h"
 #include "common/clock.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What RDMA peers tell each other: it comes back as it was said, and what a stranger says is refused. */
-#include "transport/rdma/wire.h"
+#include "transport/rdma/base/wire.h"
 #include "tests/cases.h"
 
 #include <netinet/in.h>

@@ -6,10 +6,10 @@
  * - A failure costs its rail or the whole endpoint (rails.c). Queue pairs are destroyed before a transfer completes
  *   with an error or is posted again: from then on no queue pair touches local memory. Written bytes may still land
  *   at the peer. */
-#include "transport/rdma/ep.h"
+#include "transport/rdma/ask/ep.h"
 
 #include "transport/inside.h"
-#include "transport/rdma/rails.h"
+#include "transport/rdma/ask/rails.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mutate.h"
@@ -21,65 +21,6 @@
 #define SPIN_NS 50000u
 #define POLLS_A_TURN 64u
 #define TODO_MAX (8 * KVP_RDMA_SENDS) /* the most accepted transfers that wait to be posted */
-
-static void
-finish_xfer(kvp_rdma_ep_t *ep, kvp_xfer_t *xfer, kvp_err_t status)
-{
-    xfer->status = status;
-    xfer->link = (kvp_list_t){0};
-    ep->fired++;
-    xfer->done(xfer);
-}
-
-bool
-kvp_rdma_ep_is_idle(const kvp_rdma_ep_t *ep)
-{
-    for (uint32_t i = 0; i < ep->rails_n; i++)
-        if (!kvp_rdma_rail_is_idle(&ep->rails[i])) return false;
-    return kvp_list_is_empty(&ep->todo) && ep->lost_at == ep->lost_n;
-}
-
-/* ---- the endpoint's end */
-static void
-finish_list(kvp_rdma_ep_t *ep, kvp_list_t *list, kvp_err_t status)
-{
-    while (!kvp_list_is_empty(list)) {
-        kvp_xfer_t *xfer = kvp_list_first(list, kvp_xfer_t, link);
-
-        kvp_list_del(&xfer->link);
-        finish_xfer(ep, xfer, status);
-    }
-}
-
-/* Drops all works. Called while the transfers of the works still exist. */
-static void
-forget_works(kvp_rdma_ep_t *ep)
-{
-    kvp_rdma_work_t work;
-
-    for (uint32_t i = 0; i < ep->rails_n; i++)
-        while (kvp_rdma_rail_take_work(&ep->rails[i], UINT64_MAX, &work))
-            continue;
-    ep->lost_at = ep->lost_n = 0;
-}
-
-void
-kvp_rdma_ep_finish_all(kvp_rdma_ep_t *ep, kvp_err_t status)
-{
-    forget_works(ep);
-    finish_list(ep, &ep->posted, status);
-    finish_list(ep, &ep->todo, status);
-    ep->todo_n = 0;
-    ep->unsummed_n = 0;
-    ep->bytes = 0;
-}
-
-void
-kvp_rdma_ep_lose(kvp_rdma_ep_t *ep)
-{
-    kvp_rdma_ep_hang_up(ep);
-    kvp_rdma_ep_finish_all(ep, KVP_DISCONNECTED);
-}
 
 /* Handles a failed work request. If the status is about local or remote memory, and not about the path, the transfer
  * of this work gets the error, and all other transfers get DISCONNECTED. Otherwise only the rail fails. */
@@ -93,13 +34,7 @@ break_at(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, uint64_t number, kvp_rdma_wc_
         kvp_rdma_rails_failed(ep, rail);
         return;
     }
-    kvp_rdma_ep_hang_up(ep);
-    forget_works(ep);
-    if (guilty != NULL) {
-        kvp_list_del(&guilty->link);
-        finish_xfer(ep, guilty, why == KVP_RDMA_WC_NO_ACCESS ? KVP_NO_SEGMENT : KVP_NOT_REGISTERED);
-    }
-    kvp_rdma_ep_finish_all(ep, KVP_DISCONNECTED);
+    kvp_rdma_ep_lose(ep, guilty, why == KVP_RDMA_WC_NO_ACCESS ? KVP_NO_SEGMENT : KVP_NOT_REGISTERED);
 }
 
 static bool
@@ -172,7 +107,7 @@ kvp_rdma_submit(kvp_ep_t *base, kvp_xfer_t *const *xfers, size_t n, size_t *n_ou
 
         err = check_xfer(ep, xfer);
         if (err != KVP_OK) {
-            finish_xfer(ep, xfer, err);
+            kvp_rdma_ep_finish(ep, xfer, err);
             continue;
         }
         kvp_list_add_tail(&ep->todo, &xfer->link);
@@ -229,7 +164,7 @@ retire_work(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_work_t *wor
     if (xfer->left > 0) return;
     if (xfer->kind == KVP_XFER_READ && (xfer->flags & KVP_XFER_SUM) != 0) end_sum(ep, xfer);
     kvp_list_del(&xfer->link);
-    finish_xfer(ep, xfer, KVP_OK);
+    kvp_rdma_ep_finish(ep, xfer, KVP_OK);
 }
 
 /* Ends a batch, and decides from its duration whether polling for the next batch is worthwhile. */

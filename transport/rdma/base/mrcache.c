@@ -9,7 +9,7 @@
  * - After a piece could not be registered the rest of its loan is not tried: it would be refused for the same reason,
  *   with one log line for each piece.
  * - Workers are threads that end when no piece is left to register, and before the cache is destroyed. */
-#include "transport/rdma/mrcache.h"
+#include "transport/rdma/base/mrcache.h"
 
 #include "transport/rdma/verbs/select.h"
 

@@ -7,11 +7,11 @@
  * registered in parallel, in the background. A look-up does not find a piece that is not ready, that cannot be
  * registered (memlock), or that a returned device no longer accepts. Device memory is registered before lend returns,
  * whole or not at all: as dma-bufs, else by its address, as peer memory. */
-#ifndef KVP_TRANSPORT_RDMA_MRCACHE_H
-#define KVP_TRANSPORT_RDMA_MRCACHE_H
+#ifndef KVP_TRANSPORT_RDMA_BASE_MRCACHE_H
+#define KVP_TRANSPORT_RDMA_BASE_MRCACHE_H
 
 #include "transport/gpu/device.h"
-#include "transport/rdma/wire.h"
+#include "transport/rdma/base/wire.h"
 
 typedef struct kvp_mrcache kvp_mrcache_t;
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The messages that both ends of an RDMA connection exchange while connecting, and tokens (PROTOCOL "RDMA").
  * Little-endian. */
-#ifndef KVP_TRANSPORT_RDMA_WIRE_H
-#define KVP_TRANSPORT_RDMA_WIRE_H
+#ifndef KVP_TRANSPORT_RDMA_BASE_WIRE_H
+#define KVP_TRANSPORT_RDMA_BASE_WIRE_H
 
 #include "transport/rdma/verbs/dev.h"
 #include "transport/transport.h"

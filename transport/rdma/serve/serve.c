@@ -6,18 +6,17 @@
  *   lock. So a connection request that is being admitted meanwhile either sees the fence or is found by it. The serving
  *   side sends nothing to a peer, so a vanished host causes no event here; the sockets of its attachments show its end.
  * - Events of one connection are also read under the lock, so that no thread holds an id that another thread closes. */
-#include "transport/rdma/peers.h"
+#include "transport/rdma/serve/serve.h"
 
+#include "transport/rdma/serve/peers.h"
 #include "net/wake.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mutate.h"
 
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -216,21 +215,6 @@ kvp_rdma_serving_fini(kvp_rdma_tp_t *tp)
     kvp_idset_fini(&s->fenced);
     pthread_cond_destroy(&s->granted);
     pthread_mutex_destroy(&s->lock);
-}
-
-kvp_err_t
-kvp_rdma_addr(const kvp_hostport_t *at, struct sockaddr_storage *addr_out)
-{
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
-    struct addrinfo *found;
-    char port[8];
-
-    snprintf(port, sizeof port, "%u", at->port);
-    if (getaddrinfo(at->host, port, &hints, &found) != 0) return KVP_UNREACHABLE;
-    memset(addr_out, 0, sizeof *addr_out);
-    memcpy(addr_out, found->ai_addr, found->ai_addrlen);
-    freeaddrinfo(found);
-    return KVP_OK;
 }
 
 static bool

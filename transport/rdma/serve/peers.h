@@ -2,10 +2,10 @@
  * The peers of the serving side of rdma, by incarnation: their connections, and their keys for writing. Each writer
  * has keys of its own for a piece of memory. These keys are a registration of their own, called a grant, which one
  * thread makes while other threads serve. */
-#ifndef KVP_TRANSPORT_RDMA_PEERS_H
-#define KVP_TRANSPORT_RDMA_PEERS_H
+#ifndef KVP_TRANSPORT_RDMA_SERVE_PEERS_H
+#define KVP_TRANSPORT_RDMA_SERVE_PEERS_H
 
-#include "transport/rdma/tp.h"
+#include "transport/rdma/base/tp.h"
 
 typedef struct {
     kvp_list_t link; /* link in the list of all peers, serving->peers */

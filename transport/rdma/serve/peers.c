@@ -8,7 +8,7 @@
  *   earlier, by the end of the peer's connections.
  * - The owner of the memory waits: a grant stays in the list of its memory until its registration or deregistration
  *   has ended. */
-#include "transport/rdma/peers.h"
+#include "transport/rdma/serve/peers.h"
 
 #include "common/thread.h"
 

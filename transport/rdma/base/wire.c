@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "transport/rdma/wire.h"
+#include "transport/rdma/base/wire.h"
 
 #include <arpa/inet.h>
 #include <assert.h>

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An endpoint of rdma: its connections to one peer (conn.c) and the transfers on them (ep.c, post.c). */
-#ifndef KVP_TRANSPORT_RDMA_EP_H
-#define KVP_TRANSPORT_RDMA_EP_H
+ * An endpoint of rdma: its connections to one peer (conn.c, rails.c), the transfers on them (ep.c,
+ * post.c), and its end (end.c). */
+#ifndef KVP_TRANSPORT_RDMA_ASK_EP_H
+#define KVP_TRANSPORT_RDMA_ASK_EP_H
 
 #include "transport/copy.h"
-#include "transport/rdma/rail.h"
+#include "transport/rdma/ask/rail.h"
 
 typedef enum {
     KVP_RDMA_EP_CONNECTING,
@@ -65,17 +66,18 @@ kvp_rdma_ep_of(kvp_ep_t *ep)
     return kvp_container_of(ep, kvp_rdma_ep_t, base);
 }
 
-/* Functions of conn.c. kvp_rdma_ep_hang_up destroys all queue pairs: afterwards the endpoint touches no local memory
- * and is broken. kvp_rdma_ep_take_events handles pending connection events. */
+/* Functions of end.c. kvp_rdma_ep_finish completes one transfer. kvp_rdma_ep_hang_up destroys all queue pairs:
+ * afterwards the endpoint touches no local memory and is broken. kvp_rdma_ep_finish_all completes every transfer with
+ * the status, after the queue pairs have been destroyed. kvp_rdma_ep_lose destroys the queue pairs, completes the
+ * transfer `guilty` (NULL = none) with the status, and all others with DISCONNECTED. */
+bool kvp_rdma_ep_is_idle(const kvp_rdma_ep_t *ep); /* true: no transfer waits or is under way */
+void kvp_rdma_ep_finish(kvp_rdma_ep_t *ep, kvp_xfer_t *xfer, kvp_err_t status);
 void kvp_rdma_ep_hang_up(kvp_rdma_ep_t *ep);
-void kvp_rdma_ep_take_events(kvp_rdma_ep_t *ep);
-
-/* Returns whether no transfer of the endpoint waits or is under way. */
-bool kvp_rdma_ep_is_idle(const kvp_rdma_ep_t *ep);
-/* kvp_rdma_ep_finish_all completes every transfer with the status, after the connections have ended. kvp_rdma_ep_lose
- * ends the connections and completes every transfer with DISCONNECTED. */
 void kvp_rdma_ep_finish_all(kvp_rdma_ep_t *ep, kvp_err_t status);
-void kvp_rdma_ep_lose(kvp_rdma_ep_t *ep);
+void kvp_rdma_ep_lose(kvp_rdma_ep_t *ep, kvp_xfer_t *guilty, kvp_err_t status);
+
+/* kvp_rdma_ep_take_events (conn.c) handles pending connection events. */
+void kvp_rdma_ep_take_events(kvp_rdma_ep_t *ep);
 
 /* kvp_rdma_post posts as many works as fit, first the works of failed rails, and rings each rail's doorbell once. */
 void kvp_rdma_post(kvp_rdma_ep_t *ep);
@@ -86,5 +88,16 @@ void kvp_rdma_post(kvp_rdma_ep_t *ep);
 void kvp_rdma_copy_pieces(const kvp_xfer_t *xfer, kvp_rdma_at_t *at, uint64_t off, uint8_t *area, uint32_t len,
                           kvp_rdma_copying_t *sum);
 uint64_t kvp_rdma_sum_pieces(kvp_sum_state_t *state, const kvp_xfer_t *xfer);
+
+/* Functions of ep.c and conn.c: the slots of the transport table for an endpoint. */
+kvp_err_t kvp_rdma_ep_connect(kvp_tp_t *tp, const kvp_hostport_t *to, kvp_ep_t *ep, kvp_ep_done_fn done, void *arg);
+void kvp_rdma_ep_close(kvp_ep_t *ep);
+kvp_err_t kvp_rdma_submit(kvp_ep_t *ep, kvp_xfer_t *const *xfers, size_t n, size_t *n_out);
+kvp_err_t kvp_rdma_drain(kvp_ep_t *ep, uint64_t deadline_ns);
+size_t kvp_rdma_ep_poll(kvp_ep_t *ep);
+int kvp_rdma_ep_event_fd(kvp_ep_t *ep);
+short kvp_rdma_ep_arm(kvp_ep_t *ep);
+bool kvp_rdma_ep_is_broken(const kvp_ep_t *ep);
+bool kvp_rdma_ep_is_stale(const kvp_ep_t *ep);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Connections of an rdma endpoint: how they are made, watched and ended. */
-#include "transport/rdma/rails.h"
+#include "transport/rdma/ask/rails.h"
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -80,14 +80,6 @@ kvp_rdma_address_cache_failed(kvp_rdma_address_cache_t *addresses, const struct 
 #define MTU_MIN 256u /* the smallest packet size (MTU) that verbs knows */
 /* the age from which an answer is too old: the peer's connection manager gives up after a minute, without a message */
 #define ANSWER_OLD_NS (10 * KVP_NS_PER_S)
-
-void
-kvp_rdma_ep_hang_up(kvp_rdma_ep_t *ep)
-{
-    for (uint32_t i = 0; i < ep->rails_n; i++)
-        kvp_rdma_rail_close(&ep->rails[i]);
-    ep->state = KVP_RDMA_EP_BROKEN;
-}
 
 static void
 tell_connected(kvp_rdma_ep_t *ep, kvp_err_t err)

@@ -10,7 +10,7 @@
  *   ordered after writes is posted after a READ, which flushes the writes, and has the fence flag too. One such READ
  *   serves all later PUBLISHes.
  * - The landing area is a ring: works of one queue pair complete in order, so the area is freed in order. */
-#include "transport/rdma/rail.h"
+#include "transport/rdma/ask/rail.h"
 
 #include "common/clock.h"
 #include "common/log.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * All rails of an endpoint together: their creation, the choice of a rail for each slice of a transfer, and the
  * handling of failures. */
-#ifndef KVP_TRANSPORT_RDMA_RAILS_H
-#define KVP_TRANSPORT_RDMA_RAILS_H
+#ifndef KVP_TRANSPORT_RDMA_ASK_RAILS_H
+#define KVP_TRANSPORT_RDMA_ASK_RAILS_H
 
-#include "transport/rdma/ep.h"
+#include "transport/rdma/ask/ep.h"
 
 /* kvp_rdma_rails_learn stores the addresses of the peer's other adapters, which the peer's first answer contains, and
  * creates the rails. */

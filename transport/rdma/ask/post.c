@@ -4,9 +4,9 @@
  *   or is sent inline in the work request. Device memory that is not registered in full is refused, because the
  *   processor must not touch it.
  * - Bytes that the adapter reads in place are summed after the doorbell has rung, while the transfer is under way. */
-#include "transport/rdma/ep.h"
+#include "transport/rdma/ask/ep.h"
 
-#include "transport/rdma/rails.h"
+#include "transport/rdma/ask/rails.h"
 #include "common/clock.h"
 #include "common/mutate.h"
 
@@ -244,7 +244,7 @@ post_slice(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, kvp_mrcursor_t *cursor, sli
     if (q.n == 0) make_direct(rail, cursor, s, &q);
     if (q.n == 0 && !is_devices) make_copied(ep, rail, s, &q);
     /* A returned device has lost this memory: over the next connection the bytes go through a bounce buffer. */
-    if (q.n == 0 && is_devices) kvp_rdma_ep_lose(ep);
+    if (q.n == 0 && is_devices) kvp_rdma_ep_lose(ep, NULL, KVP_DISCONNECTED);
     if (q.n == 0) return false;
     if (kvp_rdma_rail_is_idle(rail)) kvp_rdma_rails_moved(rail, 0);
     flags = s->off == 0 ? kvp_rdma_rail_order(rail, s->xfer) : 0;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The types that the files of the rdma transport share: an instance with its devices, registered memory, and peers'
  * opened memory. */
-#ifndef KVP_TRANSPORT_RDMA_TP_H
-#define KVP_TRANSPORT_RDMA_TP_H
+#ifndef KVP_TRANSPORT_RDMA_BASE_TP_H
+#define KVP_TRANSPORT_RDMA_BASE_TP_H
 
 #include "transport/exports.h"
-#include "transport/rdma/mrcache.h"
-#include "transport/rdma/wire.h"
+#include "transport/rdma/base/mrcache.h"
+#include "transport/rdma/base/wire.h"
 #include "common/hash.h"
 
 #include <pthread.h>
@@ -154,32 +154,8 @@ kvp_err_t kvp_rdma_regs_make(const kvp_rdma_tp_t *tp, void *addr, size_t len, kv
                              kvp_rdma_reg_t *regs_out[KVP_RDMA_RAILS_MAX]) KVP_MUST_USE;
 void kvp_rdma_regs_drop(const kvp_rdma_tp_t *tp, kvp_rdma_reg_t *regs[KVP_RDMA_RAILS_MAX]);
 
-/* Functions of serve.c: the slots of the transport table for the serving side. */
-void kvp_rdma_serving_init(kvp_rdma_serving_t *s);
-void kvp_rdma_serving_fini(kvp_rdma_tp_t *tp);
-/* kvp_rdma_serving_tend closes connections on removed devices, and listens again at devices that returned. */
-void kvp_rdma_serving_tend(kvp_rdma_tp_t *tp);
-kvp_err_t kvp_rdma_listen(kvp_tp_t *tp, const kvp_hostport_t *at, kvp_hostport_t *bound_out);
-kvp_err_t kvp_rdma_serve(kvp_tp_t *tp, uint32_t lane, int timeout_ms);
-void kvp_rdma_wake(kvp_tp_t *tp);
-void kvp_rdma_peer_fence(kvp_tp_t *tp, kvp_idrange_t dead, uint64_t live_min, kvp_fence_fn done, void *arg);
-void kvp_rdma_peer_cut(kvp_tp_t *tp, uint64_t incarnation);
-void kvp_rdma_peer_came(kvp_tp_t *tp, uint64_t incarnation);
-void kvp_rdma_peer_left(kvp_tp_t *tp, uint64_t incarnation);
-
 /* kvp_rdma_addr translates a host, by name or number, and a port to an address. UNREACHABLE if the name does not
  * resolve. */
 kvp_err_t kvp_rdma_addr(const kvp_hostport_t *at, struct sockaddr_storage *addr_out) KVP_MUST_USE;
-
-/* Functions of ep.c and conn.c: the slots of the transport table for an endpoint. */
-kvp_err_t kvp_rdma_ep_connect(kvp_tp_t *tp, const kvp_hostport_t *to, kvp_ep_t *ep, kvp_ep_done_fn done, void *arg);
-void kvp_rdma_ep_close(kvp_ep_t *ep);
-kvp_err_t kvp_rdma_submit(kvp_ep_t *ep, kvp_xfer_t *const *xfers, size_t n, size_t *n_out);
-kvp_err_t kvp_rdma_drain(kvp_ep_t *ep, uint64_t deadline_ns);
-size_t kvp_rdma_ep_poll(kvp_ep_t *ep);
-int kvp_rdma_ep_event_fd(kvp_ep_t *ep);
-short kvp_rdma_ep_arm(kvp_ep_t *ep);
-bool kvp_rdma_ep_is_broken(const kvp_ep_t *ep);
-bool kvp_rdma_ep_is_stale(const kvp_ep_t *ep);
 
 #endif

@@ -12,7 +12,7 @@
  *   descriptor must not overtake its payload, even if the next rail fails with the same works. A rail that worked
  *   before may be tried again after a moment, so an endpoint survives the loss of its only rail.
  * - Every wait for a queue pair has a time-out of our own, because some adapters fail without a completion. */
-#include "transport/rdma/rails.h"
+#include "transport/rdma/ask/rails.h"
 
 #include "transport/rdma/verbs/dev.h"
 #include "common/clock.h"
@@ -486,12 +486,12 @@ kvp_rdma_rails_failed(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     else
         try_another_of_ours(ep, rail);
     if (is_final || !keep_lost(ep, rail)) {
-        kvp_rdma_ep_lose(ep);
+        kvp_rdma_ep_lose(ep, NULL, KVP_DISCONNECTED);
         return;
     }
     if (up_n(ep) == 0) connect_more(ep, kvp_now_ns());
     /* No thread tends an idle endpoint, and it would refuse writes while no rail is connected. */
-    if (!has_hope(ep) || (was_up && ep->bytes == 0 && up_n(ep) == 0)) kvp_rdma_ep_lose(ep);
+    if (!has_hope(ep) || (was_up && ep->bytes == 0 && up_n(ep) == 0)) kvp_rdma_ep_lose(ep, NULL, KVP_DISCONNECTED);
 }
 
 kvp_rdma_work_t *

@@ -2,12 +2,12 @@
  * A rail of an endpoint: a queue pair between one of our devices and one of the peer's devices, its posted work
  * requests (works), and a landing area: registered memory for bytes that are copied. A rail orders its works; the
  * endpoint completes the transfers. */
-#ifndef KVP_TRANSPORT_RDMA_RAIL_H
-#define KVP_TRANSPORT_RDMA_RAIL_H
+#ifndef KVP_TRANSPORT_RDMA_ASK_RAIL_H
+#define KVP_TRANSPORT_RDMA_ASK_RAIL_H
 
 #include "transport/copy.h"
 #include "transport/rdma/verbs/rank.h"
-#include "transport/rdma/tp.h"
+#include "transport/rdma/base/tp.h"
 
 /* the most works under way on a rail, a power of two; a put of 64 small objects takes 5 works for each */
 #define KVP_RDMA_SENDS 512u
