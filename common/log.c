@@ -20,6 +20,7 @@ static const char *const level_names[] = {"error", "warn", "info", "debug"};
 static _Atomic int log_level = KVP_LOG_INFO;
 static kvp_log_sink_fn sink_fn;
 static void *sink_arg;
+static _Thread_local bool is_hushed;
 static _Thread_local struct {
     char *text; /* buffer for the diverted message; NULL = lines are not diverted */
     size_t cap;
@@ -53,6 +54,12 @@ kvp_log_divert(char *text, size_t cap)
     diverted.level = KVP_LOG_WARN;
 }
 
+void
+kvp_log_hush(bool is_on)
+{
+    is_hushed = is_on;
+}
+
 static void
 replace_control(char *text, size_t len)
 {
@@ -78,7 +85,7 @@ format_prefix(char *line, size_t size, kvp_log_level_t level, const char *compon
 void
 kvp_log_write(kvp_log_level_t level, const char *component, const char *fmt, ...)
 {
-    if (!kvp_log_is_on(level)) return;
+    if (!kvp_log_is_on(level) || is_hushed) return;
     int saved_errno = errno;
 
     char line[LINE_MAX_BYTES]; /* buffer of the line; the last byte is for the newline, or for a sink's terminator */

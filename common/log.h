@@ -27,6 +27,10 @@ void kvp_log_set_sink(kvp_log_sink_fn fn, void *arg);
  * sentence, cut to cap bytes with the terminator. text NULL ends the diversion. */
 void kvp_log_divert(char *text, size_t cap);
 
+/* kvp_log_hush drops the messages of the calling thread until it is called with false: for an attempt whose failure is
+ * expected. */
+void kvp_log_hush(bool is_on);
+
 /* kvp_log_write formats and writes one line of at most 1 KiB; a longer line is cut. component is a static string such
  * as "master". Control characters are replaced, because parts of the line may come from a peer. errno is preserved. */
 void kvp_log_write(kvp_log_level_t level, const char *component, const char *fmt, ...) KVP_PRINTF(3, 4);

@@ -26,6 +26,7 @@
 #define BACKLOG 1024
 #define ACCEPTS_A_TURN 64
 #define ACCEPT_PAUSE_NS (100 * KVP_NS_PER_MS)
+#define PORT_TRIES 16 /* the most ports that are tried if the port may be any */
 #define HELLO_NS (5 * KVP_NS_PER_S)
 #define FRESH_MAX 1024u /* connections accepted in addition to the maximum of attachments */
 #define RECVS_A_TURN 8
@@ -336,14 +337,6 @@ open_unix(kvp_node_t *node)
     return listen_on(node, &node->serve.local, fd, true);
 }
 
-kvp_err_t
-kvp_node_serve_open(kvp_node_t *node, const kvp_hostport_t *at)
-{
-    kvp_err_t err = open_tcp(node, at);
-
-    return err != KVP_OK ? err : open_unix(node);
-}
-
 static void
 close_listener(kvp_node_t *node, kvp_node_listener_t *l)
 {
@@ -351,6 +344,26 @@ close_listener(kvp_node_t *node, kvp_node_listener_t *l)
     kvp_node_unwatch(node, &l->ev);
     kvp_forkguard_close(l->ev.fd);
     l->ev.fd = -1;
+}
+
+kvp_err_t
+kvp_node_serve_open(kvp_node_t *node, const kvp_hostport_t *at)
+{
+    kvp_node_listener_t tried[PORT_TRIES]; /* kept open meanwhile, as the kernel would choose the same ports again */
+    kvp_err_t err = open_tcp(node, at);
+    size_t n = 0;
+
+    /* A free port of TCP may be in use for RDMA, also by a client: each connection takes a port of the same range. */
+    while (err == KVP_OK && at->port == 0 && n < PORT_TRIES &&
+           !kvp_node_tps_is_free(node->conf.ops, node->conf.ops_n, &node->conf.listen)) {
+        kvp_node_unwatch(node, &node->serve.tcp.ev);
+        tried[n++] = node->serve.tcp;
+        node->serve.tcp.ev.fd = -1;
+        err = open_tcp(node, at);
+    }
+    while (n > 0)
+        close_listener(node, &tried[--n]);
+    return err != KVP_OK ? err : open_unix(node);
 }
 
 static void

@@ -98,6 +98,7 @@ add_tp(kvp_node_tps_t *t, const kvp_transport_ops_t *ops, const kvp_tp_conf_t *c
     if (err != KVP_OK) return err;
     err = register_mem(t, at);
     if (err == KVP_OK) err = listen_by_itself(t->tps[at], listen_at);
+    if (err == KVP_BUSY) err = KVP_SYS; /* another program has the port: waiting does not cure this */
     if (err == KVP_OK) {
         t->tps_n++;
         return KVP_OK;
@@ -105,6 +106,23 @@ add_tp(kvp_node_tps_t *t, const kvp_transport_ops_t *ops, const kvp_tp_conf_t *c
     unregister_mem(t, at);
     kvp_tp_destroy(t->tps[at]);
     return err;
+}
+
+bool
+kvp_node_tps_is_free(const kvp_transport_ops_t *const *ops, size_t n, const kvp_hostport_t *at)
+{
+    const kvp_tp_conf_t conf = {.lanes = 1};
+    kvp_err_t err = KVP_OK;
+    kvp_tp_t *tp;
+
+    kvp_log_hush(true); /* if the transport does not work here, kvp_node_tps_start says why */
+    for (size_t i = 0; i < n && err != KVP_BUSY; i++) {
+        if ((ops[i]->caps & KVP_TP_OWN_PORT) == 0 || kvp_tp_create(ops[i], &conf, &tp) != KVP_OK) continue;
+        err = listen_by_itself(tp, at);
+        kvp_tp_destroy(tp);
+    }
+    kvp_log_hush(false);
+    return err != KVP_BUSY;
 }
 
 kvp_err_t

@@ -38,6 +38,9 @@ kvp_err_t kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const
                              uint32_t lanes, const kvp_hostport_t *at, kvp_node_mem_t *mem) KVP_MUST_USE;
 void kvp_node_tps_stop(kvp_node_tps_t *t);
 
+/* kvp_node_tps_is_free returns whether no transport with a port of its own finds the port of `at` in use. */
+bool kvp_node_tps_is_free(const kvp_transport_ops_t *const *ops, size_t n, const kvp_hostport_t *at);
+
 /* kvp_node_tps_names lists the names of the serving transports, separated by commas. */
 void kvp_node_tps_names(const kvp_node_tps_t *t, char names[KVP_NODE_TPS_TEXT_MAX]);
 /* kvp_node_tps_find returns the index of the serving transport with this name, or -1. */

@@ -159,3 +159,30 @@ def test_port_that_is_taken_is_named(lent_vm):
     assert r.rc == 0, r
     r = node(lent_vm, "--listen", at)
     assert r.rc == 1 and f"cannot listen at {at}: Address already in use" in r.err and "--listen" in r.err, r.err
+
+
+TAKE = """
+import ctypes, socket, struct, subprocess, sys
+cm = ctypes.CDLL("librdmacm.so.1")
+cm.rdma_create_event_channel.restype = ctypes.c_void_p
+channel, held = ctypes.c_void_p(cm.rdma_create_event_channel()), []
+for port in range(40000, 40008):
+    held.append(ctypes.c_void_p())
+    at = struct.pack("=H", socket.AF_INET) + struct.pack("!H", port) + socket.inet_aton(sys.argv[1]) + bytes(8)
+    assert cm.rdma_create_id(channel, ctypes.byref(held[-1]), None, 0x0106) == 0  # RDMA_PS_TCP
+    assert cm.rdma_bind_addr(held[-1], at) == 0
+open("/proc/sys/net/ipv4/ip_local_port_range", "w").write("40000 40011")
+node = subprocess.Popen(sys.argv[2:], stdout=subprocess.PIPE, text=True)
+print(node.stdout.readline())
+node.terminate()
+sys.exit(node.wait())
+"""
+
+
+def test_any_port_is_one_that_is_free_for_rdma_too(pool):
+    """Two thirds of the ports that the kernel may choose are in use for RDMA."""
+    at = guest.ADDRESSES[1]
+    for i in range(4):
+        r = pool.run(["python3", "-c", TAKE, at, BIN["kvpool-node"], "--master", MASTER, "--memory", "32MiB", "--transports", "rdma",
+                      "--listen", f"{at}:0", "--name", f"any{i}"], timeout=60)
+        assert r.rc == 0 and "ready listen=" in r.text, r.text

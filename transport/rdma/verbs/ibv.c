@@ -328,7 +328,7 @@ listen_at(kvp_rdma_cm_t *cm, const struct sockaddr_storage *at, kvp_rdma_id_t **
         (kvp_ibv_libs()->rdma_listen)(id->id, BACKLOG) != 0) {
         bool is_taken = errno == EADDRINUSE;
 
-        err = is_taken || errno == EADDRNOTAVAIL || errno == ENODEV ? KVP_SYS : kvp_ibv_err();
+        err = errno == EADDRNOTAVAIL || errno == ENODEV ? KVP_SYS : is_taken ? KVP_BUSY : kvp_ibv_err();
         say_no_listen(at, is_taken);
         id_close(&id->base);
         return err;
