@@ -77,6 +77,9 @@
     X(BUMP_HIDES, "an object put before a bump is not found after it")                                                 \
     X(BUMP_UNDER_WAY, "a put under way during a bump is not found after it")                                           \
     X(BUMP_REVOKES, "a bump revokes all known locations")                                                              \
+    X(EPOCH_LOOKUP, "a look-up for another epoch finds nothing")                                                       \
+    X(EPOCH_GET, "a get for another epoch returns nothing")                                                            \
+    X(EPOCH_PUT, "a put for another epoch begins nothing")                                                             \
     X(RESERVATION_SHARE, "the reservations of one client take a smaller share")                                        \
     X(PROBE_AGAINST_REMOVAL, "a removal that heeds probes spares objects under a live probe")                          \
     X(PROBE_YIELDS, "probed objects are evicted if no others can be")                                                  \

@@ -303,6 +303,11 @@ kvp_tier_slot_of(kvp_digest_t digest)
     return (uint32_t)(digest.lo ^ digest.hi >> 7) % KVP_TIER_SLOTS;
 }
 
+/* Bits of a byte in the answer to LOOKUP with wants_places. */
+#define KVP_FOUND_PRESENT 0x01u
+#define KVP_FOUND_ON_TIER 0x02u /* all copies are on SSDs */
+#define KVP_FOUND_ON_HOST 0x04u /* a copy lies in memory of a node on the session's own host */
+
 #define KVP_STAGE_OK 0u
 #define KVP_STAGE_GONE 1u /* the SSD has no readable record, so the master drops the copy */
 #define KVP_STAGE_FAILED 2u /* the load failed for now, and may succeed later */

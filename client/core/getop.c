@@ -187,6 +187,8 @@ encode_get(kvp_getop_t *op, uint64_t now_ns)
     op->asked_n = op->left_n; /* all items without a result are in PHASE_ASK at this point */
     head.n = op->asked_n;
     head.wants_lease = op->session.known != NULL;
+    head.has_epoch = op->epoch != NULL;
+    head.epoch = op->epoch == NULL ? 0 : *op->epoch;
     head.wait_ms = (uint32_t)kvp_min_u64((op->deadline_ns - now_ns) / NS_PER_MS / 2, WAIT_MAX_MS);
     kvp_buf_reset(op->out);
     kvp_pb_frame_begin(op->out, KVP_OP_GET, 0, 0, &head.base, &at);

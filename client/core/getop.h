@@ -50,6 +50,7 @@ typedef struct {
     uint32_t moves_cap;
     kvp_buf_t *out;
     uint64_t deadline_ns;
+    const uint32_t *epoch; /* the tenant must have this epoch, else STALE; NULL = any epoch. With one, places is NULL */
     bool wants_sums;
     kvp_cached_place_t *places; /* buffer for n cached locations; NULL = ask the master for every item */
     kvp_rank_fn rank; /* ranks segments; NULL = locations are tried in the order of the master's answer */

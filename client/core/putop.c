@@ -198,6 +198,8 @@ encode_begin(kvp_putop_t *op, uint64_t now_ns)
     head.only = op->only;
     head.is_upsert = op->committed == KVP_COMMITTED_REPLACED;
     head.pin = op->pin;
+    head.has_epoch = op->epoch != NULL;
+    head.epoch = op->epoch == NULL ? 0 : *op->epoch;
     head.has_groups = has_groups(op);
     head.has_lineages = has_lineages(op);
     head.avoid = avoid;

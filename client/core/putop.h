@@ -69,6 +69,7 @@ typedef struct {
     uint32_t replicas; /* number of copies of each object; 0 means 1 */
     uint32_t only; /* id of the only allowed segment; 0 = any segment */
     kvp_pin_t pin;
+    const uint32_t *epoch; /* the tenant must have this epoch, else STALE; NULL = any epoch. Borrowed */
     kvp_committed_t committed;
     /* end of the wait for other clients' puts of the same keys; 0 = no such put was met yet. The caller passes it
      * from batch to batch. */

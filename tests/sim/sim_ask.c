@@ -51,6 +51,9 @@ take_lookup(sim_t *s, thread_t *t, const kvp_frame_t *f)
 
     release(s, t); /* of the look-up before */
     msg = kvp_pb_unpack(&pb, &kvp__pb__lookup_reply__descriptor, f);
+    if (msg != NULL && msg->err == KVP_OK && t->has_epoch && msg->epoch != t->epoch)
+        sim_fail(s, "EPOCH", "a look-up for epoch %u is answered of epoch %u", t->epoch, msg->epoch);
+    if (msg != NULL) t->client->epoch = msg->epoch;
     if (msg != NULL && msg->ticket != 0) {
         kvp_tickets_new_t what = {
             .kind = t->of_groups ? KVP_PRESENT_GROUP : KVP_PRESENT_RESERVE,
@@ -121,6 +124,8 @@ ask_encode(sim_t *s, thread_t *t)
     lookup.is_prefix = t->is_forced && !t->of_groups;
     lookup.is_groups = t->call == CALL_LOOKUP && t->of_groups;
     lookup.ttl_ms = t->waits ? 200 : 0;
+    lookup.has_epoch = t->has_epoch;
+    lookup.epoch = t->epoch;
     bump.wait_ms = BUMP_WAIT_MS;
     bump.is_all = true;
     get.n = 1;
@@ -170,6 +175,7 @@ take_bumped(sim_t *s, thread_t *t, const kvp_frame_t *f)
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__bump_reply__descriptor, f);
     t->err = msg == NULL ? KVP_PROTO : msg->err;
+    if (t->err == KVP_OK) t->client->epoch = msg->epoch;
     if (t->err == KVP_OK && !thread_was_with_elder(s, t))
         oracle_bumped(s, client_tenant(s, t->client->index), &(ended_t){t->begun_ns, t->link->term, true});
     kvp_pb_free(&pb, msg);

@@ -122,6 +122,7 @@ begin_put(sim_t *s, thread_t *t)
         .replicas = (uint32_t)rng_between(&t->rng, 1, s->plan->replicas_max),
         .committed = t->is_upsert ? KVP_COMMITTED_REPLACED : KVP_COMMITTED_OK,
         .pin = choose_pin(s, t),
+        .epoch = t->has_epoch ? &t->epoch : NULL,
         .waits = t->waits,
         .attempts = take_attempts,
         .attempts_arg = t->client,
@@ -157,8 +158,9 @@ begin_get(sim_t *s, thread_t *t)
         .moves_cap = (uint32_t)rng_between(&t->rng, 1, MOVES_MAX),
         .out = &t->out,
         .deadline_ns = t->deadline_ns,
+        .epoch = t->has_epoch ? &t->epoch : NULL,
         .wants_sums = s->plan->wants_sums,
-        .places = s->plan->locations > 0 && !rng_chance(&t->rng, FRESH_PER_MILLE) ? t->places : NULL,
+        .places = s->plan->locations > 0 && !rng_chance(&t->rng, FRESH_PER_MILLE) && !t->has_epoch ? t->places : NULL,
         .rank = rank,
         .rank_arg = t,
     };
@@ -473,6 +475,8 @@ tell_got(sim_t *s, thread_t *t, uint32_t i)
     got_t got = {.key = t->keys[i], .units = t->units[i], .len = t->get_items[i].len, .at_ns = t->begun_ns};
 
     got.is_of_elder = thread_was_with_elder(s, t);
+    got.has_epoch = t->has_epoch;
+    got.epoch = t->epoch;
     if (t->get_items[i].is_known) {
         got.is_known = true;
         got.at_ns = t->loaded_ns[i];
@@ -481,12 +485,26 @@ tell_got(sim_t *s, thread_t *t, uint32_t i)
     oracle_got(s, &got);
 }
 
+/* Of a put that was granted in several sessions nobody knows which grant was committed. */
+static void
+tell_epoch(sim_t *s, thread_t *t, uint32_t i)
+{
+    const kvp_putop_item_t *it = &t->put_items[i];
+
+    if (it->nloc == 0) return;
+    t->client->epoch = it->ns_epoch;
+    if (!it->was_cut) t->puts[i]->epoch = it->ns_epoch + 1;
+    if (t->has_epoch && it->ns_epoch != t->epoch)
+        sim_fail(s, "EPOCH", "a put for epoch %u is granted in epoch %u", t->epoch, it->ns_epoch);
+}
+
 static void
 tell_oracle(sim_t *s, thread_t *t)
 {
     for (uint32_t i = 0; i < t->n; i++) {
         if (t->call == CALL_PUT) {
             t->err = t->put_items[i].err;
+            tell_epoch(s, t, i);
             if (!thread_was_with_elder(s, t)) oracle_put_ends(s, t->puts[i], t->waits && t->is_upsert, t->err);
         } else if (t->call == CALL_GET) {
             t->err = t->get_items[i].err;
@@ -590,7 +608,7 @@ on_prove(sim_t *s, void *arg, uint64_t seq)
     t->pattern[0] = '\0';
     t->n = 1;
     t->is_proof = true;
-    t->is_upsert = t->waits = t->heeds_probes = false;
+    t->is_upsert = t->waits = t->heeds_probes = t->has_epoch = false;
     t->is_forced = true;
     t->keys[0] = oracle_key(s, client_tenant(s, c->index), s->plan->keys + c->index);
     snprintf(t->names[0], sizeof t->names[0], "proof%u", c->index);

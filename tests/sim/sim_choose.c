@@ -53,6 +53,8 @@ choose_kind(const sim_t *s, thread_t *t)
     if (s->plan->profile == PROFILE_PARTITION && t->number > 0) return CALL_GET;
     if (s->plan->profile == PROFILE_PARTITION) return dice < 600 ? CALL_PUT : dice < 900 ? CALL_GET : CALL_REMOVE;
     if (s->plan->profile == PROFILE_SLOTS) return dice < 650 ? CALL_PUT : dice < 700 ? CALL_GET : CALL_REMOVE;
+    if (s->plan->profile == PROFILE_EPOCHS)
+        return dice < 400 ? CALL_PUT : dice < 750 ? CALL_GET : dice < 900 ? CALL_LOOKUP : CALL_BUMP;
     if (s->plan->profile == PROFILE_USES) return dice < 450 ? CALL_PUT : dice < 700 ? CALL_GET : CALL_LOOKUP;
     if (s->plan->is_leasing) return dice < 200 ? CALL_PUT : dice < 850 ? CALL_GET : CALL_REMOVE;
     if (dice < 360) return CALL_PUT;
@@ -106,6 +108,8 @@ call_choose(sim_t *s, thread_t *t, const choice_t *choice)
         choose_key(s, t, i);
     t->deadline_ns = thread_now(s, t) + (rng_chance(&t->rng, 250) ? rng_log(&t->rng, 50 * US, 100 * MS) : 3 * SEC);
     t->of_groups = false;
+    t->has_epoch = s->plan->profile == PROFILE_EPOCHS && rng_chance(&t->rng, 500);
+    t->epoch = t->has_epoch ? t->client->epoch : 0;
     if (s->plan->profile == PROFILE_USES) t->is_upsert = false; /* what is retired was evicted */
     if (s->plan->profile == PROFILE_CUT) be_of_the_cut(s, t);
     if (s->plan->profile == PROFILE_PARTITION) be_away(s, t);

@@ -111,6 +111,8 @@ struct thread {
     uint64_t begun_ns, deadline_ns;
     bool is_upsert, is_forced, waits, heeds_probes;
     bool of_groups; /* a look-up: its keys are groups */
+    bool has_epoch; /* it is for `epoch` of the tenant, perhaps an old one */
+    uint32_t epoch;
     bool is_proof; /* of life, not of the plan */
     uint32_t proofs_n; /* gets of it that gave nothing */
     char pattern[8];
@@ -153,6 +155,7 @@ struct client {
     link_t *lingering; /* the one before, while its known locations may be read */
     link_t *links; /* all that ever were */
     uint64_t attempts;
+    uint32_t epoch; /* of its tenant, as it was told last */
     uint64_t backoff_ns;
     kvp_tickets_t held; /* what its threads hold, over all sessions */
     kvp_tickets_page_t page; /* of it, that is presented at the moment */

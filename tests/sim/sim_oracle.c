@@ -183,6 +183,9 @@ oracle_got(sim_t *s, const got_t *got)
     if (!is_of_one_put(s, got)) return;
     if (got->is_of_elder) return;
     put = s->oracle->puts[got->units[0] >> 16];
+    if (got->has_epoch && put->epoch != 0 && put->epoch != got->epoch + 1)
+        sim_fail(s, "EPOCH", "key %u: a get for epoch %u gave put %lu of epoch %u", got->key, got->epoch,
+                 (unsigned long)put->id, put->epoch - 1);
     /* A clock that stepped measures no lease: it costs the newest version, not the bytes. */
     if (got->is_known && s->has_stepped) return;
     if (got->at_ns > put->revoked_ns)

@@ -25,6 +25,7 @@ typedef struct put {
     bool is_commit_sent;
     bool is_committed; /* as the master said, */
     uint32_t term; /* in this term */
+    uint32_t epoch; /* of the tenant, plus 1, when it was granted; 0 = not known */
     struct put *older; /* of the key */
 } put_t;
 
@@ -74,6 +75,8 @@ typedef struct {
     bool
         is_of_elder; /* in a session with a master that is not the last: it promises nothing about what that one does */
     uint64_t lease_ns; /* for which a known location may be older than what was acknowledged */
+    bool has_epoch; /* it asked for what was put in this one */
+    uint32_t epoch;
 } got_t;
 void oracle_got(sim_t *s, const got_t *got);
 /* oracle_returned: a get has given the buffer back to its caller, who overwrites it. */

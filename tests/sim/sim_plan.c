@@ -314,6 +314,24 @@ make_groups(plan_t *plan)
     add_group_faults(plan, &rng);
 }
 
+/* ---- epochs. The master lives: one without a log that comes after it counts from 0 again. */
+static void
+make_epochs(plan_t *plan)
+{
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_EPOCHS);
+    uint32_t calls = (uint32_t)rng_log(&rng, 8, 60);
+
+    make_parties(plan, &rng);
+    plan->keys = (uint32_t)rng_log(&rng, 2, 12);
+    plan->len_max = (uint32_t)rng_log(&rng, 256, 16384);
+    plan->late_per_mille = rng_chance(&rng, 300) ? 50 : 2;
+    plan->locations = rng_chance(&rng, 500) ? 0 : 16;
+    plan->off_cpu_per_mille = rng_chance(&rng, 300) ? 40 : 5;
+    plan_make_room(plan, calls);
+    plan_add_calls(plan, &rng, calls, rng_chance(&rng, 300) ? 30 * MS : 2 * MS);
+    add_group_faults(plan, &rng);
+}
+
 /* ---- two masters at a time */
 static void
 add_successions(plan_t *plan, rng_t *rng)
@@ -530,6 +548,7 @@ static const struct {
     [PROFILE_TIERS] = {"tiers", plan_make_tiers},
     [PROFILE_KEEPERS] = {"keepers", plan_make_keepers},
     [PROFILE_STANDBYS] = {"standbys", plan_make_standbys},
+    [PROFILE_EPOCHS] = {"epochs", make_epochs},
 };
 
 void

@@ -61,6 +61,7 @@ typedef enum {
     PROFILE_TIERS, /* what is evicted is on SSD tiers: read again, removed, put anew, while nodes and masters die */
     PROFILE_KEEPERS, /* nodes die while writers are at their memory, and the next process adopts it */
     PROFILE_STANDBYS, /* a standby follows the log, and leads when the master dies, or is taken for dead and lives on */
+    PROFILE_EPOCHS, /* one bumps after the other, and half of what clients ask is for the epoch that they know */
     PROFILE_KINDS,
 } profile_t;
 

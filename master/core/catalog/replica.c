@@ -314,6 +314,20 @@ kvp_obj_wire(const kvp_catalog_t *cat, const kvp_obj_t *o, const char *host_id, 
     };
 }
 
+bool
+kvp_obj_is_on_host(const kvp_catalog_t *cat, const kvp_obj_t *o, const char *host_id)
+{
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(cat, o, places);
+
+    for (uint32_t i = 0; i < n; i++) {
+        const kvp_segment_t *g = kvp_place_chunk(cat, &places[i])->segment;
+
+        if (g->state != KVP_SEG_LOST && strcmp(g->host_id, host_id) == 0) return true;
+    }
+    return false;
+}
+
 uint32_t
 kvp_place_key_off(const kvp_chunk_t *c, const kvp_place_t *at)
 {

@@ -82,5 +82,7 @@ void kvp_place_wire(const kvp_catalog_t *cat, const kvp_place_t *at, kvp_wire_lo
 /* kvp_obj_wire writes the copies whose nodes are connected. A copy on the host host_id comes first. */
 void kvp_obj_wire(const kvp_catalog_t *cat, const kvp_obj_t *o, const char *host_id, kvp_wire_obj_t *obj,
                   kvp_wire_loc_t locs[KVP_REPLICAS_MAX]);
+/* kvp_obj_is_on_host returns true if a copy lies in memory of a connected node on the host host_id. */
+bool kvp_obj_is_on_host(const kvp_catalog_t *cat, const kvp_obj_t *o, const char *host_id);
 
 #endif

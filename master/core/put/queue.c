@@ -135,6 +135,7 @@ kvp_put_req_open(kvp_puts_t *pq, kvp_session_t *s, const kvp_frame_hdr_t *ask, c
     for (uint32_t i = 0; i < p->wish.avoid_n; i++)
         p->wish.avoid[i] = msg->avoid[i];
     p->epoch = s->tenant->epoch;
+    p->has_epoch = msg->has_epoch;
     p->objs = kvp_core_alloc(msg->n, sizeof *p->objs);
     kvp_list_init(&p->attempts);
     kvp_list_init(&p->keys);
@@ -188,6 +189,16 @@ settle_refusals(kvp_puts_t *pq, kvp_put_req_t *p)
     }
 }
 
+/* Answers a message whose epoch ended while it waited. The client has seen none of the places, so its attempts end. */
+static void
+answer_stale(kvp_puts_t *pq, kvp_put_req_t *p)
+{
+    while (!kvp_list_is_empty(&p->attempts))
+        kvp_attempt_abort(pq, kvp_list_first(&p->attempts, kvp_attempt_t, of_req), true, KVP_STALE);
+    kvp_reply_stale(pq->peers, p->session, &p->ask);
+    kvp_put_req_end(p);
+}
+
 void
 kvp_put_req_answer(kvp_puts_t *pq, kvp_put_req_t *p)
 {
@@ -199,6 +210,10 @@ kvp_put_req_answer(kvp_puts_t *pq, kvp_put_req_t *p)
 
     if (p->session->life == KVP_SESSION_OVER) {
         kvp_put_req_end(p);
+        return;
+    }
+    if (p->has_epoch && p->epoch != p->session->tenant->epoch && KVP_RULE(EPOCH_PUT)) {
+        answer_stale(pq, p);
         return;
     }
     settle_refusals(pq, p);

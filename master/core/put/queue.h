@@ -72,6 +72,7 @@ struct kvp_put_req {
     uint32_t copies; /* number of copies wanted of each object */
     uint64_t bytes; /* bytes of all attempts that this message began */
     uint32_t epoch; /* epoch of the namespace when the message arrived */
+    bool has_epoch; /* flag: the message named this epoch, so it is answered STALE after a bump */
     bool is_upsert;
     /* flag: the message has begun its share of puts in a full pool; the client must ask again for the other keys */
     bool is_cut;

@@ -245,6 +245,11 @@ kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
+    if (msg->has_epoch && msg->epoch != s->tenant->epoch && KVP_RULE(EPOCH_PUT)) {
+        kvp_reply_stale(&m->peers, s, &f->hdr);
+        kvp_pb_free(&pb, msg);
+        return;
+    }
     asked.keys = rd.at;
     asked.keys_len = rd.left;
     p = kvp_put_req_open(&m->puts, s, &f->hdr, msg);

@@ -228,6 +228,11 @@ answer_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const kvp_st
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__get__descriptor, f);
     digests = read_digests(m, s, f, msg == NULL ? 0 : msg->n, KVP_PLACES_MAX);
+    if (digests != NULL && msg->has_epoch && msg->epoch != s->tenant->epoch && KVP_RULE(EPOCH_GET)) {
+        kvp_reply_stale(&m->peers, s, &f->hdr);
+        kvp_pb_free(&pb, msg);
+        return;
+    }
     /* A client repeats a GET with a hold itself. A GET without a hold is a question, like EXISTS, and waits here. */
     if (digests == NULL || (msg->no_hold && may_any_come(m, s, digests, msg->n, false) && kvp_await_nodes(m, s, f))) {
         kvp_pb_free(&pb, msg);
@@ -250,6 +255,7 @@ answer_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const kvp_st
     reply.has_lineages = msg->wants_lineages;
     reply.has_tiers = msg->wants_tiers;
     reply.revoke_seq = s->tenant->revoke_seq;
+    reply.ns_epoch = s->tenant->epoch;
     if (got.coming_n > 0) reply.retry_ms = AWAY_RETRY_MS;
     if (got.tiered_n > 0) reply.retry_ms = STAGE_RETRY_MS;
     if (!msg->no_hold && !kvp_ticket_may_take(&m->prot, s, got.found, got.found_n)) {
@@ -423,6 +429,43 @@ may_lookup_wait(kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Lookup *
     return false;
 }
 
+/* Returns the object that stands for the i-th found key: of a group its first committed member. */
+static const kvp_obj_t *
+found_obj(const kvp_master_t *m, const looked_up_t *l, bool is_groups, uint32_t i)
+{
+    uint32_t oid = is_groups ? kvp_list_first(&l->groups[i]->committed, kvp_member_t, of_group)->oid : l->oids[i];
+
+    return kvp_obj(m->cat.index, oid);
+}
+
+/* Adds the places of the found keys to the bytes of the answer. No group is on tiers alone, because tiers take no
+ * members of groups. */
+static void
+mark_places(const kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Lookup *msg, looked_up_t *l)
+{
+    for (uint32_t i = 0, found = 0; msg->wants_places && i < msg->n; i++) {
+        const kvp_obj_t *o = l->present[i] == 0 ? NULL : found_obj(m, l, msg->is_groups, found++);
+
+        if (o == NULL) continue;
+        if (!msg->is_groups && kvp_obj_up_n(&m->cat, o) == 0) l->present[i] |= KVP_FOUND_ON_TIER;
+        if (kvp_obj_is_on_host(&m->cat, o, s->host_id)) l->present[i] |= KVP_FOUND_ON_HOST;
+    }
+}
+
+static void
+refuse_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    Kvp__Pb__LookupReply reply = KVP__PB__LOOKUP_REPLY__INIT;
+    kvp_buf_t *out;
+    size_t at;
+
+    reply.err = KVP_STALE;
+    reply.detail = (char *)"the tenant has another epoch";
+    reply.epoch = s->tenant->epoch;
+    out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
+    kvp_frame_end(out, at);
+}
+
 void
 kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -441,12 +484,18 @@ kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
+    if (msg->has_epoch && msg->epoch != s->tenant->epoch && KVP_RULE(EPOCH_LOOKUP)) {
+        refuse_lookup(m, s, f);
+        kvp_pb_free(&pb, msg);
+        return;
+    }
     if (may_lookup_wait(m, s, msg, digests) && kvp_await_nodes(m, s, f)) {
         kvp_pb_free(&pb, msg);
         return;
     }
     ttl_ns = msg->ttl_ms == 0 ? m->ctx.conf.lease_ns : kvp_min_u64(KVP_MS(msg->ttl_ms), m->ctx.conf.lease_ns);
     reply.found = find_all(m, s, msg, digests, &l);
+    mark_places(m, s, msg, &l);
     if (msg->is_groups) {
         reply.granted = kvp_ticket_grantable_groups(&m->prot, s, l.groups, reply.found);
         reply.ticket = kvp_ticket_take_groups(&m->prot, s, l.groups, reply.granted, ttl_ns);
@@ -457,7 +506,8 @@ kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     if (l.hole != NULL) kvp_ticket_note_hole(&m->prot, reply.ticket, *l.hole);
     reply.ttl_ms = (uint32_t)(ttl_ns / KVP_MS(1));
-    reply.n = msg->is_prefix ? 0 : msg->n;
+    reply.epoch = s->tenant->epoch;
+    reply.n = !msg->is_prefix ? msg->n : msg->wants_places ? reply.found : 0;
     m->ctx.st.lookups += msg->n;
     m->ctx.st.lookup_found += reply.found;
     m->ctx.st.lookup_ungranted += reply.found - reply.granted;

@@ -9,6 +9,7 @@
 #include "master/core/base/ctx.h"
 #include "master/core/base/ptab.h"
 #include "master/core/base/umap.h"
+#include "master/core/catalog/tenant.h"
 #include "master/core/session/peers.h"
 #include "proto/frame.h"
 #include "proto/kvpool.pb-c.h"
@@ -128,6 +129,20 @@ kvp_reply_plain(kvp_sessions_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *
 
     msg.err = err;
     msg.detail = (char *)detail;
+    out = kvp_reply_begin(peers, s, ask, &msg.base, &at);
+    kvp_frame_end(out, at);
+}
+
+void
+kvp_reply_stale(kvp_sessions_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask)
+{
+    Kvp__Pb__Places msg = KVP__PB__PLACES__INIT;
+    kvp_buf_t *out;
+    size_t at;
+
+    msg.err = KVP_STALE;
+    msg.detail = (char *)"the tenant has another epoch";
+    msg.ns_epoch = s->tenant->epoch;
     out = kvp_reply_begin(peers, s, ask, &msg.base, &at);
     kvp_frame_end(out, at);
 }

@@ -89,6 +89,8 @@ void kvp_reply_results(kvp_sessions_t *peers, kvp_session_t *s, const kvp_frame_
                        uint32_t n, size_t each);
 void kvp_reply_plain(kvp_sessions_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask, kvp_err_t err,
                      const char *detail);
+/* kvp_reply_stale answers a GET or PUT_BEGIN whose epoch is not the tenant's. */
+void kvp_reply_stale(kvp_sessions_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask);
 uint64_t kvp_incarnation_make(const kvp_sessions_t *peers, uint64_t seq); /* an incarnation of this term */
 /* kvp_fence_tell tells the node that all incarnations above `above`, up to and including `incarnation`, are dead.
  * With incarnation 0 it sends only the oldest live incarnation. */

@@ -271,6 +271,27 @@ TEST(test_get_final_errors_end_the_item)
     }
 }
 
+/* Not as a read that was STALE: the master is not asked again. */
+TEST(test_get_of_another_epoch_ends)
+{
+    Kvp__Pb__Get *head;
+    const uint32_t seven = 7;
+    kvp_frame_t frame;
+    kvp_pb_t pb;
+
+    setup(2);
+    f.op.epoch = &seven;
+    give_session(1);
+    expect_get_all();
+    parse_out(&f.out, KVP_OP_GET, &frame);
+    head = kvp_pb_unpack(&pb, &kvp__pb__get__descriptor, &frame);
+    assert_true(head->has_epoch && head->epoch == 7);
+    kvp_pb_free(&pb, head);
+    f.answer.err = KVP_STALE;
+    reply();
+    expect_done(KVP_STALE);
+}
+
 TEST(test_get_starts_again_in_next_session)
 {
     ask(2);

@@ -329,6 +329,29 @@ TEST(test_put_stops_at_deadline_between_phases)
 }
 
 /* Whether the commit arrived is not known: the key is put anew, and ALREADY says that it did. */
+/* In the next session it is for the same epoch, and ends where the tenant has another one by then. */
+TEST(test_put_of_another_epoch_ends)
+{
+    Kvp__Pb__PutBegin *head;
+    const uint32_t seven = 7;
+    kvp_frame_t frame;
+    kvp_pb_t pb;
+
+    ask(1);
+    f.op.epoch = &seven;
+    kvp_putop_on_call_failed(&f.op, KVP_DISCONNECTED);
+    give_session(2);
+    expect_begin(0, 1);
+    parse_out(&f.out, KVP_OP_PUT_BEGIN, &frame);
+    head = kvp_pb_unpack(&pb, &kvp__pb__put_begin__descriptor, &frame);
+    assert_true(head->has_epoch && head->epoch == 7);
+    kvp_pb_free(&pb, head);
+    f.answer.err = KVP_STALE;
+    reply_places();
+    expect_step(KVP_STEP_SEND); /* the abort of what the master may have begun */
+    expect_done(KVP_STALE);
+}
+
 TEST(test_put_starts_again_in_next_session)
 {
     uint64_t attempt;

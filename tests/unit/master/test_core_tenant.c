@@ -373,6 +373,43 @@ RIG_TEST(test_all_must_be_said, tenants)
     assert_int_equal(plain_result(peer_reply(g->c, peer_send(g->c, KVP_OP_BUMP, 0, &bump.base, NULL, 0))), KVP_STALE);
 }
 
+static void
+expect_stale(reply_t *r, uint32_t epoch)
+{
+    Kvp__Pb__Places *places;
+    kvp_pb_t pb;
+
+    places = kvp_pb_unpack(&pb, &kvp__pb__places__descriptor, &r->frame);
+    assert_int_equal(places->err, KVP_STALE);
+    assert_int_equal(places->ns_epoch, epoch);
+    kvp_pb_free(&pb, places);
+    reply_free(r);
+}
+
+/* It gets its place after the bump, and gives it back: nothing is begun. */
+RIG_TEST(test_put_that_waits_is_stale_after_a_bump, tenants)
+{
+    Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
+    put_t one = {.key = "more", .len = MIB};
+    uint64_t attempts[4], id;
+    kvp_wire_loc_t loc;
+    uint32_t epoch;
+
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(put_place(g->c, key_name("key/", i), MIB, &attempts[i], &loc), KVP_OK);
+    head.has_epoch = true;
+    head.wait_ms = 10000;
+    id = put_begin_with(g->c, &one, 1, &head);
+    assert_int_equal(bump_result(peer_reply(g->c, bump_begun(g->c, 0)), &epoch), KVP_OK);
+    assert_true(peer_is_asking(g->c, id));
+    assert_int_equal(abort_put(g->c, attempts[0], true), KVP_OK);
+    expect_stale(peer_wait(g->c, id, SEC), 1);
+    assert_int_equal(world_stats(g->w).attempts, 3);
+    expect_stale(peer_reply(g->c, put_begin_with(g->c, &one, 1, &head)), 1);
+    head.epoch = 1;
+    assert_int_equal(attempt_begin(g->c, &one, &head, &loc, NULL), KVP_OK);
+}
+
 RIG_TEST(test_bump_waits_for_leases, tenants)
 {
     uint32_t epoch;

@@ -204,6 +204,42 @@ RIG_TEST_ON(test_look_up_has_it_read, .conf = plain, .size = 4 * MEMORY)
     end_tier(g, tier);
 }
 
+/* What a look-up of these keys says of the places of the first. */
+static uint8_t
+place_of(peer_t *c, const char *key, bool is_prefix)
+{
+    Kvp__Pb__Lookup head = KVP__PB__LOOKUP__INIT;
+    kvp_digest_t digests[2] = {digest_of(c->world, key), digest_of(c->world, "none")};
+    uint8_t place;
+    reply_t *r;
+
+    head.n = 2;
+    head.ttl_ms = 10;
+    head.is_prefix = is_prefix;
+    head.wants_places = true;
+    r = peer_reply(c, peer_send(c, KVP_OP_LOOKUP, 0, &head.base, digests, sizeof digests));
+    assert_int_equal(r->frame.tail_len, is_prefix ? 1 : 2); /* of a prefix none of what is not found */
+    place = r->frame.tail[0];
+    if (!is_prefix) assert_int_equal(r->frame.tail[1], 0);
+    reply_free(r);
+    return place;
+}
+
+RIG_TEST_ON(test_look_up_tells_places, .conf = plain, .size = 4 * MEMORY)
+{
+    uint32_t tier = begin_tier(g);
+    peer_t *near = peer_open(g->w);
+
+    assert_int_equal(peer_hello(near, KVP_ROLE_CLIENT, "near", "a"), KVP_OK);
+    put_all(g->c, 0, 128);
+    for (int is_prefix = 0; is_prefix < 2; is_prefix++) {
+        assert_int_equal(place_of(g->c, "key/127", is_prefix), KVP_FOUND_PRESENT);
+        assert_int_equal(place_of(near, "key/127", is_prefix), KVP_FOUND_PRESENT | KVP_FOUND_ON_HOST);
+        assert_int_equal(place_of(near, "key/0", is_prefix), KVP_FOUND_PRESENT | KVP_FOUND_ON_TIER);
+    }
+    end_tier(g, tier);
+}
+
 /* Fails if a removal or an upsert leaves a record on the tier, or is answered before it is dropped. */
 RIG_TEST_ON(test_removed_is_dropped, .conf = with_log, .size = MEMORY)
 {
