@@ -231,6 +231,12 @@ enum {
     KVPOOL_PREFETCH = 1024,
     /* put: returns ALREADY instead of OK if the key was committed before the call. */
     KVPOOL_REPORT_ALREADY = 2048,
+    /* put, upsert, get, lookup, longest_prefix, bump: the call is for the epoch `epoch` of the
+     * tenant. STALE if the tenant has another epoch. A get asks the master, as with
+     * KVPOOL_FRESH. */
+    KVPOOL_EPOCH = 4096,
+    /* lookup, longest_prefix: `present` also says where the objects are. */
+    KVPOOL_PLACES = 8192,
 };
 
 /* The options of one call. A NULL pointer to them means all defaults. The caller sets struct_size
@@ -255,6 +261,8 @@ typedef struct {
     /* kvpool_put and kvpool_upsert: the lineage of the object, or NULL. Items of a batch have their
      * own. */
     const kvpool_lineage_t *lineage;
+    /* With KVPOOL_EPOCH: the epoch that the caller knows, from kvpool_bump or a look-up. */
+    uint32_t epoch;
 } kvpool_opts_t;
 
 /* ---- Single objects: host memory need not be registered, GPU memory must be
@@ -268,8 +276,8 @@ typedef struct {
 /* kvpool_put stores an object. A put of a committed key returns OK and leaves the old object in
  * place; with KVPOOL_REPORT_ALREADY it returns ALREADY.
  *   Errors: IN_PROGRESS (other live clients were putting the key at each of the library's attempts,
- *     for 250 ms), NO_SPACE, RETRY_AFTER, TOO_LARGE, BAD_KEY. A stopped client loses its unfinished
- *     put after 1.25 s to the next put. */
+ *     for 250 ms), NO_SPACE, RETRY_AFTER, TOO_LARGE, BAD_KEY, STALE (KVPOOL_EPOCH: the tenant has
+ *     another epoch). A stopped client loses its unfinished put after 1.25 s to the next put. */
 KVPOOL_EXPORT int kvpool_put(kvpool_t *pool, const void *key, size_t key_len, const void *value, size_t len,
                              const kvpool_opts_t *opts);
 
@@ -286,8 +294,8 @@ KVPOOL_EXPORT int kvpool_upsert(kvpool_t *pool, const void *key, size_t key_len,
 /* kvpool_get copies the whole object to buf. *len_out is the length of the object, also after
  * BUFFER_SMALL.
  *   Errors: NOT_FOUND, NODE_LOST, BUFFER_SMALL, STALE (the object was replaced during the read,
- *     more than once), NO_SPACE (the object is only on an SSD, and all memory of its node is held,
- *     pinned or being written until the deadline). */
+ *     more than once; KVPOOL_EPOCH: the tenant has another epoch), NO_SPACE (the object is only on an SSD, and all
+ * memory of its node is held, pinned or being written until the deadline). */
 KVPOOL_EXPORT int kvpool_get(kvpool_t *pool, const void *key, size_t key_len, void *buf, size_t cap, size_t *len_out,
                              const kvpool_opts_t *opts);
 
@@ -380,7 +388,8 @@ typedef struct {
  *   Errors: results[i] is the error of item i, as for kvpool_put and kvpool_get, and NOT_REGISTERED
  *     (a piece is not in registered memory) or BUFFER_SMALL (the pieces are shorter than the
  *     object). The call returns OK after it has tried all items. After another error the call has
- *     moved nothing. */
+ *     moved nothing. With KVPOOL_EPOCH a large batch may be done in part when the epoch ends: the
+ *     items that the master is asked for after that are STALE. */
 KVPOOL_EXPORT int kvpool_batch_put(kvpool_t *pool, kvpool_item_t *items, size_t n, const kvpool_opts_t *opts,
                                    int *results);
 KVPOOL_EXPORT int kvpool_batch_get(kvpool_t *pool, kvpool_item_t *items, size_t n, const kvpool_opts_t *opts,
@@ -442,18 +451,32 @@ typedef struct {
     uint32_t ttl_ms;
     /* Reserved objects that are only on SSDs. A get of them takes longer. */
     uint32_t on_ssd;
+    /* The epoch of the tenant at the moment of the answer. 0 if n was 0. */
+    uint32_t epoch;
 } kvpool_lookup_t;
 
+/* Bits of present[i] of a look-up with KVPOOL_PLACES. */
+enum {
+    /* The key is present. */
+    KVPOOL_PRESENT = 1,
+    /* The object is only on SSDs. Never of a group. */
+    KVPOOL_ON_SSD = 2,
+    /* A copy lies in memory of a node on the host of this client. Of a group, of its first
+     * object. */
+    KVPOOL_ON_HOST = 4,
+};
+
 /* kvpool_longest_prefix counts the keys that are present, from the first key to the first missing
- * one, and reserves them. kvpool_lookup sets present[i] to 1 or 0 for each key (present may be
- * NULL), and reserves the present ones. n is at most KVPOOL_BATCH_MAX. ttl_ms 0 means the lease
- * time of the pool, which is also the maximum. A look-up counts as a use of its keys for the order
- * of eviction only if the caller then gets the last reserved key, or puts the first missing key,
- * before the reservation ends.
+ * one, and reserves them. kvpool_lookup finds each key, and reserves the present ones. Both set
+ * present[i] for each of the n keys to 1 or 0; with KVPOOL_PLACES, to KVPOOL_PRESENT with the other
+ * bits, or 0. After the first missing key, longest_prefix sets 0. present may be NULL. n is at most
+ * KVPOOL_BATCH_MAX. ttl_ms 0 means the lease time of the pool, which is also the maximum. A look-up
+ * counts as a use of its keys for the order of eviction only if the caller then gets the last
+ * reserved key, or puts the first missing key, before the reservation ends.
  *   Ownership: the caller ends the reservation with kvpool_lookup_release, or lets it expire.
- *   Errors: NOMEM: nothing is reserved. */
+ *   Errors: NOMEM, and STALE (KVPOOL_EPOCH: the tenant has another epoch): nothing is reserved. */
 KVPOOL_EXPORT int kvpool_longest_prefix(kvpool_t *pool, const kvpool_key_t *keys, size_t n, uint32_t ttl_ms,
-                                        const kvpool_opts_t *opts, kvpool_lookup_t *lookup_out);
+                                        const kvpool_opts_t *opts, uint8_t *present, kvpool_lookup_t *lookup_out);
 KVPOOL_EXPORT int kvpool_lookup(kvpool_t *pool, const kvpool_key_t *keys, size_t n, uint32_t ttl_ms,
                                 const kvpool_opts_t *opts, uint8_t *present, kvpool_lookup_t *lookup_out);
 
@@ -477,9 +500,11 @@ KVPOOL_EXPORT int kvpool_remove_all(kvpool_t *pool, const kvpool_opts_t *opts, u
  * model weights. After the call no get can return any of the old objects. The master frees the
  * space in the background. *epoch_out (may be NULL) is the number of the bump. The number rises
  * with each bump, by more than 1 if the master forgot the tenant in between because the tenant
- * owned nothing.
- *   Errors: LIMIT (the master still remembers the bumps of 4095 other tenants), NOTSUP (the master
- *     is too old). */
+ * owned nothing. A master that starts without a log begins at 0 again. With KVPOOL_EPOCH the call
+ * does nothing if the tenant has another epoch, also if it has it by a bump of this call whose
+ * answer was lost with the master.
+ *   Errors: LIMIT (the master still remembers the bumps of 4095 other tenants), STALE (KVPOOL_EPOCH:
+ *     the tenant has another epoch), NOTSUP (the master is too old). */
 KVPOOL_EXPORT int kvpool_bump(kvpool_t *pool, const kvpool_opts_t *opts, uint32_t *epoch_out);
 
 /* kvpool_list calls fn for up to limit committed objects whose keys begin with prefix, which may be

@@ -160,11 +160,12 @@ kvp_batch_get(kvp_apicall_t *call, kvp_getop_item_t *items, const kvp_span_t *sp
         .moves_cap = moves_cap(n),
         .out = &call->scratch->out,
         .deadline_ns = call->deadline_ns,
+        .epoch = (call->flags & KVPOOL_EPOCH) != 0 ? &call->epoch : NULL,
         .wants_sums = call->pool->wants_sums,
         .rank = rank_segment,
         .rank_arg = &sh,
     };
-    bool wants_known = call->pool->locations > 0 && (call->flags & KVPOOL_FRESH) == 0;
+    bool wants_known = call->pool->locations > 0 && (call->flags & (KVPOOL_FRESH | KVPOOL_EPOCH)) == 0;
     kvp_step_t step;
 
     op.moves = kvp_scratch_alloc(call->scratch, op.moves_cap, sizeof *op.moves);
@@ -273,6 +274,7 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
         .only = call->segment,
         .join_until_ns = call->join_until_ns,
         .pin = pin_of(call->flags),
+        .epoch = (call->flags & KVPOOL_EPOCH) != 0 ? &call->epoch : NULL,
         .committed = committed_of(call->flags),
         .waits = (call->flags & KVPOOL_WAIT) != 0,
         .attempts = take_attempts,

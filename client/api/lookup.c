@@ -5,14 +5,19 @@
 #include "client/api/pool.h"
 
 #include "proto/pb.h"
+#include "proto/wire.h"
 
 #include "proto/kvpool.pb-c.h"
+
+_Static_assert(KVPOOL_PRESENT == KVP_FOUND_PRESENT && KVPOOL_ON_SSD == KVP_FOUND_ON_TIER &&
+                   KVPOOL_ON_HOST == KVP_FOUND_ON_HOST,
+               "the master's bytes are the caller's");
 
 typedef struct {
     kvp_apicall_t *call;
     kvp_query_t query; /* the query; the granted time counts from query.asked_ns */
     Kvp__Pb__Lookup head;
-    uint8_t *present; /* the caller's array: present[i] is 1 if keys[i] was found; may be NULL */
+    uint8_t *present; /* the caller's array, one byte for each key; may be NULL */
     kvpool_lookup_t result;
     uint64_t ticket; /* the master's ticket of a reservation that could not be recorded; 0 = none */
 } ask_t;
@@ -48,11 +53,42 @@ keep_grant(ask_t *a, const Kvp__Pb__LookupReply *msg, const uint8_t *found)
     return a->ticket == 0 ? KVP_OK : KVP_NOMEM;
 }
 
+static bool
+is_byte_legal(const ask_t *a, uint8_t byte)
+{
+    if (byte == 0 || !a->head.wants_places) return true;
+    if ((byte & KVP_FOUND_PRESENT) == 0) return false;
+    return (byte & ~KVP_FOUND_PRESENT) == 0 || byte == (KVP_FOUND_PRESENT | KVP_FOUND_ON_TIER) ||
+           byte == (KVP_FOUND_PRESENT | KVP_FOUND_ON_HOST);
+}
+
+/* Returns true if the n bytes of the answer fit its head: one for each key, of a prefix with places one for each found
+ * key, of any other prefix none. */
+static bool
+is_tail_legal(const ask_t *a, const Kvp__Pb__LookupReply *msg, const uint8_t *found)
+{
+    uint32_t n = !a->head.is_prefix ? a->query.n : a->head.wants_places ? msg->found : 0, found_n = 0;
+
+    if (msg->n != n) return false;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!is_byte_legal(a, found[i])) return false;
+        found_n += found[i] != 0;
+    }
+    return found_n == msg->found || (a->head.is_prefix && n == 0);
+}
+
+/* Returns the caller's byte for the i-th key. */
+static uint8_t
+present_at(const ask_t *a, const Kvp__Pb__LookupReply *msg, const uint8_t *found, uint32_t i)
+{
+    if (a->head.wants_places) return i < msg->n ? found[i] : 0;
+    return a->head.is_prefix ? i < msg->found : found[i] != 0;
+}
+
 static kvp_err_t
 take_answer(ask_t *a, const kvp_frame_t *answer, const Kvp__Pb__LookupReply *msg)
 {
     kvp_err_t err = kvp_op_peer_err(msg->err);
-    uint32_t found_n = 0;
     kvp_rd_t rd;
     const uint8_t *found;
 
@@ -62,13 +98,10 @@ take_answer(ask_t *a, const kvp_frame_t *answer, const Kvp__Pb__LookupReply *msg
     if (rd.is_bad || msg->n > a->query.n || msg->found > a->query.n || msg->granted > msg->found ||
         msg->on_tier > msg->granted)
         return KVP_PROTO;
-    if (!a->head.is_prefix && msg->n != a->query.n) return KVP_PROTO;
-    for (uint32_t i = 0; !a->head.is_prefix && i < a->query.n; i++)
-        found_n += found[i] != 0;
-    if (!a->head.is_prefix && found_n != msg->found) return KVP_PROTO;
-    a->result = (kvpool_lookup_t){0, msg->found, msg->granted, msg->ttl_ms, msg->on_tier};
+    if (!is_tail_legal(a, msg, found)) return KVP_PROTO;
+    a->result = (kvpool_lookup_t){0, msg->found, msg->granted, msg->ttl_ms, msg->on_tier, msg->epoch};
     for (uint32_t i = 0; a->present != NULL && i < a->query.n; i++)
-        a->present[i] = i < msg->n && found[i] != 0;
+        a->present[i] = present_at(a, msg, found, i);
     return keep_grant(a, msg, found);
 }
 
@@ -115,6 +148,9 @@ look_up(kvpool_t *pool, ask_t *a, const kvpool_key_t *keys, size_t n, const kvpo
     a->head.n = (uint32_t)n;
     a->head.is_groups = (call.flags & KVPOOL_GROUPS) != 0;
     a->head.wants_memory = (call.flags & KVPOOL_PREFETCH) != 0;
+    a->head.wants_places = (call.flags & KVPOOL_PLACES) != 0;
+    a->head.has_epoch = (call.flags & KVPOOL_EPOCH) != 0;
+    a->head.epoch = call.epoch;
     a->query = (kvp_query_t){
         .opcode = KVP_OP_LOOKUP, .head = &a->head, .keys = keys, .n = a->head.n, .read = read_answer, .arg = a};
     if (lookup_out == NULL || (n > 0 && keys == NULL))
@@ -131,9 +167,9 @@ look_up(kvpool_t *pool, ask_t *a, const kvpool_key_t *keys, size_t n, const kvpo
 
 int
 kvpool_longest_prefix(kvpool_t *pool, const kvpool_key_t *keys, size_t n, uint32_t ttl_ms, const kvpool_opts_t *opts,
-                      kvpool_lookup_t *lookup_out)
+                      uint8_t *present, kvpool_lookup_t *lookup_out)
 {
-    ask_t a = {.head = KVP__PB__LOOKUP__INIT};
+    ask_t a = {.head = KVP__PB__LOOKUP__INIT, .present = present};
 
     a.head.ttl_ms = ttl_ms;
     a.head.is_prefix = true;

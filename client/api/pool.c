@@ -160,7 +160,8 @@ kvp_call_release(kvp_apicall_t *call, uint64_t id)
 
 #define FLAGS_ALL                                                                                                      \
     (KVPOOL_FORCE | KVPOOL_UPSERT | KVPOOL_PIN_SOFT | KVPOOL_PIN_HARD | KVPOOL_WAIT | KVPOOL_HEED_PROBES |             \
-     KVPOOL_FRESH | KVPOOL_GROUPS | KVPOOL_SOON | KVPOOL_LINEAGES | KVPOOL_PREFETCH | KVPOOL_REPORT_ALREADY)
+     KVPOOL_FRESH | KVPOOL_GROUPS | KVPOOL_SOON | KVPOOL_LINEAGES | KVPOOL_PREFETCH | KVPOOL_REPORT_ALREADY |          \
+     KVPOOL_EPOCH | KVPOOL_PLACES)
 
 /* ---- begin and end of every call */
 static bool
@@ -171,6 +172,7 @@ are_opts_legal(const kvpool_opts_t *opts)
         return false;
     if ((opts->flags & ~FLAGS_ALL) != 0) return false;
     if ((opts->flags & KVPOOL_PIN_SOFT) != 0 && (opts->flags & KVPOOL_PIN_HARD) != 0) return false;
+    if ((opts->flags & KVPOOL_EPOCH) != 0 && opts->struct_size != sizeof *opts) return false;
     return opts->struct_size == OPTS_V1_BYTES || opts->replicas <= KVP_REPLICAS_MAX;
 }
 
@@ -198,6 +200,7 @@ kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_ou
         .detail_cap = has_detail ? opts->detail_cap : 0,
         .segment = opts != NULL && opts->struct_size > OPTS_V3_BYTES ? opts->segment : 0,
         .lineage = opts != NULL && opts->struct_size > OPTS_V4_BYTES ? opts->lineage : NULL,
+        .epoch = opts != NULL && opts->struct_size == sizeof *opts ? opts->epoch : 0,
         .is_patient = opts != NULL && opts->deadline_ms != 0 && (opts->flags & KVPOOL_SOON) == 0,
     };
     if (has_detail) opts->detail[0] = '\0';

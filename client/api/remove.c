@@ -281,6 +281,8 @@ kvpool_bump(kvpool_t *pool, const kvpool_opts_t *opts, uint32_t *epoch_out)
     if (err != KVP_OK) return err;
     head.wait_ms = kvp_left_ms(call.deadline_ns);
     head.is_all = true;
+    head.has_epoch = (call.flags & KVPOOL_EPOCH) != 0;
+    head.epoch = call.epoch;
     err = run_in_time(&call, &query);
     if (err == KVP_OK) forget_all(pool);
     if (err == KVP_OK && epoch_out != NULL) *epoch_out = epoch;

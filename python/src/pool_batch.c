@@ -262,7 +262,7 @@ kvpy_longest_prefix(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
     if (!kvpy_check(self) || !check_args("longest_prefix", n, 4) || !take_opts(args + 2, &opts)) return NULL;
     if (!kvpy_uint(args[1], UINT32_MAX, "ttl_ms", &ttl_ms) || !kvpy_keys_init(&keys, args[0])) return NULL;
     Py_BEGIN_ALLOW_THREADS
-        err = kvpool_longest_prefix(self->pool, keys.keys, (size_t)keys.n, (uint32_t)ttl_ms, &opts, &lookup);
+        err = kvpool_longest_prefix(self->pool, keys.keys, (size_t)keys.n, (uint32_t)ttl_ms, &opts, NULL, &lookup);
     Py_END_ALLOW_THREADS
     kvpy_keys_fini(&keys);
     return err != KVPOOL_OK ? PyLong_FromLong(kvpy_code(self, err)) : make_reservation(&lookup);

@@ -301,9 +301,9 @@ check_lookups(void)
            KVPOOL_LIMIT, KVPOOL_TOO_LARGE);
     EXPECT("lookup of none", kvpool_lookup(pool, &key, 0, 0, NULL, present, &out), KVPOOL_OK);
     EXPECT_TRUE("reserves nothing", out.ticket == 0 && out.found == 0);
-    EXPECT("longest_prefix without pool", kvpool_longest_prefix(NULL, &key, 1, 0, NULL, &out), KVPOOL_INVALID);
-    EXPECT("longest_prefix without keys", kvpool_longest_prefix(pool, NULL, 1, 0, NULL, &out), KVPOOL_INVALID);
-    EXPECT("longest_prefix for ever", kvpool_longest_prefix(pool, &key, 1, UINT32_MAX, NULL, &out), KVPOOL_OK);
+    EXPECT("longest_prefix without pool", kvpool_longest_prefix(NULL, &key, 1, 0, NULL, NULL, &out), KVPOOL_INVALID);
+    EXPECT("longest_prefix without keys", kvpool_longest_prefix(pool, NULL, 1, 0, NULL, NULL, &out), KVPOOL_INVALID);
+    EXPECT("longest_prefix for ever", kvpool_longest_prefix(pool, &key, 1, UINT32_MAX, NULL, NULL, &out), KVPOOL_OK);
     EXPECT_TRUE("is cut to the lease", out.found == 1 && out.granted == 1 && out.ttl_ms <= 3600000);
     EXPECT("release", kvpool_lookup_release(pool, &out), KVPOOL_OK);
     EXPECT("release twice", kvpool_lookup_release(pool, &out), KVPOOL_OK);
@@ -399,7 +399,7 @@ check_closed(void)
     EXPECT("batch_get after close", kvpool_batch_get(pool, &item, 1, NULL, &one), KVPOOL_CLOSED);
     EXPECT("batch_is_exist after close", kvpool_batch_is_exist(pool, &key, 1, NULL, &one), KVPOOL_CLOSED);
     EXPECT("lookup after close", kvpool_lookup(pool, &key, 1, 0, NULL, NULL, &out), KVPOOL_CLOSED);
-    EXPECT("longest_prefix after close", kvpool_longest_prefix(pool, &key, 1, 0, NULL, &out), KVPOOL_CLOSED);
+    EXPECT("longest_prefix after close", kvpool_longest_prefix(pool, &key, 1, 0, NULL, NULL, &out), KVPOOL_CLOSED);
     EXPECT("remove_by_regex after close", kvpool_remove_by_regex(pool, "x", NULL, &a, NULL), KVPOOL_CLOSED);
     EXPECT("remove_all after close", kvpool_remove_all(pool, NULL, &a, NULL), KVPOOL_CLOSED);
     EXPECT("list after close", kvpool_list(pool, "", 0, 1, &b, count_keys, &n, NULL), KVPOOL_CLOSED);

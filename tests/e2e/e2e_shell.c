@@ -563,7 +563,7 @@ do_lookup(void)
 
     batch_init(&b, e2e_word(1), e2e_number(2), e2e_number(3), 0);
     if (strcmp(e2e_word(0), "prefix") == 0)
-        err = kvpool_longest_prefix(pool, b.keys, b.n, ttl_ms, &o, &lookup);
+        err = kvpool_longest_prefix(pool, b.keys, b.n, ttl_ms, &o, NULL, &lookup);
     else
         err = kvpool_lookup(pool, b.keys, b.n, ttl_ms, &o, NULL, &lookup);
     begin(err, begun);

@@ -65,7 +65,7 @@ serve_request(kvpool_t *pool, uint8_t *memory)
     /* The reservation keeps the blocks of the prefix in the pool until they are loaded, for 5 s at most. */
     kvpool_opts_t of_groups = {.struct_size = sizeof of_groups, .flags = KVPOOL_GROUPS, .deadline_ms = 100};
 
-    check_call("kvpool_longest_prefix", kvpool_longest_prefix(pool, blocks, BLOCKS, 5000, &of_groups, &found));
+    check_call("kvpool_longest_prefix", kvpool_longest_prefix(pool, blocks, BLOCKS, 5000, &of_groups, NULL, &found));
     if (found.granted > 0) {
         kvpool_opts_t in_time = {.struct_size = sizeof in_time, .deadline_ms = 500};
         uint32_t n = found.granted * RANKS;

@@ -133,7 +133,7 @@ static int
 call_longest_prefix(const kvp_bench_call_t *c)
 {
     kvpool_lookup_t lookup;
-    int err = kvpool_longest_prefix(c->pool, c->keys, c->n, 0, NULL, &lookup);
+    int err = kvpool_longest_prefix(c->pool, c->keys, c->n, 0, NULL, NULL, &lookup);
     if (err != KVPOOL_OK) return err;
     for (size_t i = 0; i < c->n; i++)
         c->results[i] = i < lookup.found;

@@ -174,7 +174,7 @@ play_request(client_t *c, const kvp_request_t *request)
     if (n == 0) return KVPOOL_OK;
     make_keys(c, ids, n);
     const uint64_t begun = kvp_now_ns();
-    int err = kvpool_longest_prefix(c->pool, c->keys, n, 0, NULL, &lookup);
+    int err = kvpool_longest_prefix(c->pool, c->keys, n, 0, NULL, NULL, &lookup);
     const uint64_t took = kvp_now_ns() - begun;
     if (err != KVPOOL_OK) return err;
     kvp_hist_add(&c->result.lookup, took);

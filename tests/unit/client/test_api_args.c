@@ -174,7 +174,7 @@ TEST_WITH(test_bad_values_and_outputs, setup, teardown)
     assert_int_equal(kvpool_batch_remove(pool, NULL, 1, NULL, &yes), KVPOOL_INVALID);
     assert_int_equal(kvpool_batch_remove(pool, &key, 1, NULL, NULL), KVPOOL_INVALID);
     assert_int_equal(kvpool_batch_put(pool, NULL, 1, NULL, &yes), KVPOOL_INVALID);
-    assert_int_equal(kvpool_longest_prefix(pool, &key, 1, 0, NULL, NULL), KVPOOL_INVALID);
+    assert_int_equal(kvpool_longest_prefix(pool, &key, 1, 0, NULL, NULL, NULL), KVPOOL_INVALID);
     assert_int_equal(kvpool_lookup_release(pool, NULL), KVPOOL_INVALID);
     assert_int_equal(kvpool_list(pool, "", 0, 1, &cursor, NULL, NULL, NULL), KVPOOL_INVALID);
     assert_int_equal(kvpool_stat(pool, buf, sizeof buf, NULL, NULL), KVPOOL_INVALID);

@@ -142,7 +142,7 @@ run(operation_t op)
         err = kvpool_lookup(fix.pool, keys, 2, 0, &fix.opts, NULL, &lookup);
         return err == KVPOOL_OK ? kvpool_lookup_release(fix.pool, &lookup) : err;
     case PREFIX:
-        err = kvpool_longest_prefix(fix.pool, keys, 2, 0, &fix.opts, &lookup);
+        err = kvpool_longest_prefix(fix.pool, keys, 2, 0, &fix.opts, NULL, &lookup);
         return err == KVPOOL_OK ? kvpool_lookup_release(fix.pool, &lookup) : err;
     case VIEW:
         err = kvpool_view(fix.pool, "old", 3, &fix.opts, &view);

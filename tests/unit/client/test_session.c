@@ -276,6 +276,23 @@ TEST_WITH(test_close_ends_reconnecting, setup, teardown)
     assert_int_equal(asker.last_err, KVPOOL_CLOSED);
 }
 
+TEST_WITH(test_places_that_do_not_fit_are_refused, setup, teardown)
+{
+    kvpool_opts_t opts = {.struct_size = sizeof opts, .flags = KVPOOL_PLACES};
+    static const uint8_t wrong[] = {KVPOOL_ON_SSD, 7, 8 | KVPOOL_PRESENT};
+    kvpool_key_t key = {"k", 1};
+    kvpool_lookup_t lookup;
+    uint8_t present = 0;
+
+    master.found_byte = KVPOOL_PRESENT | KVPOOL_ON_HOST;
+    assert_int_equal(kvpool_lookup(pool, &key, 1, 0, &opts, &present, &lookup), KVPOOL_OK);
+    assert_int_equal(present, KVPOOL_PRESENT | KVPOOL_ON_HOST);
+    for (uint32_t i = 0; i < sizeof wrong; i++) {
+        master.found_byte = wrong[i];
+        assert_int_equal(kvpool_lookup(pool, &key, 1, 0, &opts, &present, &lookup), KVPOOL_PROTO);
+    }
+}
+
 TEST_WITH(test_release_is_sent_and_not_waited_for, setup, teardown)
 {
     kvpool_key_t key = {"k", 1};
@@ -410,7 +427,7 @@ all_in_vain(void)
         assert_int_equal(kvpool_get(pool, "k", 1, &byte, 1, &len, NULL), KVPOOL_UNREACHABLE);
         assert_int_equal(kvpool_put(pool, "k", 1, "v", 1, NULL), KVPOOL_UNREACHABLE);
         assert_int_equal(kvpool_size(pool, "k", 1, &len, NULL), KVPOOL_UNREACHABLE);
-        assert_int_equal(kvpool_longest_prefix(pool, &key, 1, 0, NULL, &lookup), KVPOOL_UNREACHABLE);
+        assert_int_equal(kvpool_longest_prefix(pool, &key, 1, 0, NULL, NULL, &lookup), KVPOOL_UNREACHABLE);
         assert_int_equal(kvpool_view(pool, "k", 1, NULL, &view), KVPOOL_UNREACHABLE);
         best = kvp_min_u64(best, ms_since(began));
     }

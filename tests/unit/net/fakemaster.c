@@ -161,7 +161,7 @@ on_lookup(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
     uint8_t *found = malloc(n + 1);
 
     if (found == NULL) abort();
-    memset(found, 1, n);
+    memset(found, m->found_byte == 0 ? 1 : m->found_byte, n);
     msg.n = msg.found = msg.granted = (uint32_t)n;
     msg.ticket = ++m->lookups;
     msg.ttl_ms = 10000;

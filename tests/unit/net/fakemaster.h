@@ -34,6 +34,7 @@ typedef struct {
     _Atomic int hello_err;
     _Atomic int remove_err; /* of every key of the next REMOVE, which clears it */
     _Atomic int present_err; /* that every record of a PRESENT is answered; a ticket 1000 with OK */
+    _Atomic uint8_t found_byte; /* of each key in the answer to LOOKUP; 0 = 1 */
     _Atomic int delay_ms; /* before each answer to EXISTS and GET */
     _Atomic uint32_t heartbeat_ms, ttl_ms;
     _Atomic uint32_t lease_ms; /* of locations; 0 = it gives none */
