@@ -12,7 +12,7 @@ from typing import Any, AsyncIterator, Callable, Dict, List, Optional, Sequence,
 
 from . import _kvpool
 from ._pool import Pool, Reservation, View, _ms
-from ._typing import Key, Lineage, Memory, Parts, Pin
+from ._typing import Group, Key, Lineage, Memory, Parts, Pin
 from ._workers import Call, Workers
 from .errors import Error, error
 
@@ -81,12 +81,12 @@ class AsyncPool:
                  host_id: Optional[str] = None, transports: Optional[str] = None, deadline: Optional[float] = None,
                  verify: bool = False, memory: Union[int, str] = 0, listen: Optional[str] = None, chunk: Union[int, str] = 0,
                  tenant: Optional[str] = None, locations: int = 0, ssd: Union[str, Sequence[str]] = (),
-                 ssd_writes: Union[int, str] = 0, cluster: Optional[str] = None) -> None:
+                 ssd_writes: Union[int, str] = 0, cluster: Optional[str] = None, master_wait: Optional[float] = None) -> None:
         if threads < 1 or queue < 1:
             raise ValueError(f"threads and queue are at least 1, not {threads} and {queue}")
         self._make = partial(Pool, master, name=name, host_id=host_id, transports=transports, deadline=deadline, verify=verify,
                              memory=memory, listen=listen, chunk=chunk, tenant=tenant, locations=locations, ssd=ssd,
-                             ssd_writes=ssd_writes, cluster=cluster)
+                             ssd_writes=ssd_writes, cluster=cluster, master_wait=master_wait)
         self._sizes = (threads, queue)
         self._deadline = _DEADLINE_S if deadline is None else deadline
         self._workers: Optional[Workers] = None  # from open() on
@@ -223,18 +223,19 @@ class AsyncPool:
 
     # ---- one key
     async def put(self, key: Key, value: Memory, *, replicas: int = 1, pin: Pin = None, upsert: bool = False, wait: bool = False,
-                  lineage: Optional[Lineage] = None, deadline: Optional[float] = None) -> None:
+                  lineage: Optional[Lineage] = None, epoch: Optional[int] = None, deadline: Optional[float] = None) -> None:
         """As Pool.put."""
         await self._call(Pool.put, key, value, replicas=replicas, pin=pin, upsert=upsert, wait=wait, lineage=lineage,
-                         deadline=deadline, has_memory=True)
+                         epoch=epoch, deadline=deadline, has_memory=True)
 
-    async def get(self, key: Key, *, fresh: bool = False, deadline: Optional[float] = None) -> bytes:
+    async def get(self, key: Key, *, fresh: bool = False, epoch: Optional[int] = None, deadline: Optional[float] = None) -> bytes:
         """As Pool.get."""
-        return await self._call(Pool.get, key, fresh=fresh, deadline=deadline)
+        return await self._call(Pool.get, key, fresh=fresh, epoch=epoch, deadline=deadline)
 
-    async def get_into(self, key: Key, target: Memory, *, fresh: bool = False, deadline: Optional[float] = None) -> int:
+    async def get_into(self, key: Key, target: Memory, *, fresh: bool = False, epoch: Optional[int] = None,
+                       deadline: Optional[float] = None) -> int:
         """As Pool.get_into."""
-        return await self._call(Pool.get_into, key, target, fresh=fresh, deadline=deadline, has_memory=True)
+        return await self._call(Pool.get_into, key, target, fresh=fresh, epoch=epoch, deadline=deadline, has_memory=True)
 
     async def view(self, key: Key, *, deadline: Optional[float] = None) -> View:
         """As Pool.view: `with await pool.view("a") as memory`. Its release() does not block."""
@@ -258,17 +259,17 @@ class AsyncPool:
 
     # ---- many keys
     async def put_many(self, keys: Sequence[Key], values: Sequence[Parts], *, replicas: int = 1, pin: Pin = None,
-                       upsert: bool = False, wait: bool = False, groups: Optional[Sequence[Key]] = None,
-                       lineages: Optional[Sequence[Optional[Lineage]]] = None,
+                       upsert: bool = False, wait: bool = False, groups: Optional[Sequence[Optional[Group]]] = None,
+                       lineages: Optional[Sequence[Optional[Lineage]]] = None, epoch: Optional[int] = None,
                        deadline: Optional[float] = None) -> List[Optional[Error]]:
         """As Pool.put_many."""
         return await self._call(Pool.put_many, keys, values, replicas=replicas, pin=pin, upsert=upsert, wait=wait,
-                                groups=groups, lineages=lineages, deadline=deadline, has_memory=True)
+                                groups=groups, lineages=lineages, epoch=epoch, deadline=deadline, has_memory=True)
 
     async def get_many(self, keys: Sequence[Key], targets: Sequence[Parts], *, fresh: bool = False,
-                       deadline: Optional[float] = None) -> List[Union[int, Error]]:
+                       epoch: Optional[int] = None, deadline: Optional[float] = None) -> List[Union[int, Error]]:
         """As Pool.get_many."""
-        return await self._call(Pool.get_many, keys, targets, fresh=fresh, deadline=deadline, has_memory=True)
+        return await self._call(Pool.get_many, keys, targets, fresh=fresh, epoch=epoch, deadline=deadline, has_memory=True)
 
     async def exists_many(self, keys: Sequence[Key], *, deadline: Optional[float] = None) -> List[bool]:
         """As Pool.exists_many."""
@@ -280,14 +281,17 @@ class AsyncPool:
         return await self._call(Pool.remove_many, keys, force=force, wait=wait, deadline=deadline)
 
     async def longest_prefix(self, keys: Sequence[Key], *, ttl: Optional[float] = None, prefetch: bool = False,
+                             groups: bool = False, epoch: Optional[int] = None, places: bool = False,
                              deadline: Optional[float] = None) -> Reservation:
         """As Pool.longest_prefix: `with await pool.longest_prefix(keys) as reservation`. Its release() does not block."""
-        return await self._call(Pool.longest_prefix, keys, ttl=ttl, prefetch=prefetch, deadline=deadline)
+        return await self._call(Pool.longest_prefix, keys, ttl=ttl, prefetch=prefetch, groups=groups, epoch=epoch, places=places,
+                                deadline=deadline)
 
-    async def lookup(self, keys: Sequence[Key], *, ttl: Optional[float] = None, prefetch: bool = False,
-                     deadline: Optional[float] = None) -> Reservation:
+    async def lookup(self, keys: Sequence[Key], *, ttl: Optional[float] = None, prefetch: bool = False, groups: bool = False,
+                     epoch: Optional[int] = None, places: bool = False, deadline: Optional[float] = None) -> Reservation:
         """As Pool.lookup; the Reservation as of longest_prefix."""
-        return await self._call(Pool.lookup, keys, ttl=ttl, prefetch=prefetch, deadline=deadline)
+        return await self._call(Pool.lookup, keys, ttl=ttl, prefetch=prefetch, groups=groups, epoch=epoch, places=places,
+                                deadline=deadline)
 
     # ---- the whole
     async def remove_matching(self, pattern: str, *, force: bool = False, deadline: Optional[float] = None) -> Tuple[int, int]:
@@ -302,9 +306,9 @@ class AsyncPool:
         """As Pool.unmount_ssd."""
         await self._call(Pool.unmount_ssd, deadline=deadline)
 
-    async def bump(self, *, deadline: Optional[float] = None) -> int:
+    async def bump(self, *, epoch: Optional[int] = None, deadline: Optional[float] = None) -> int:
         """As Pool.bump."""
-        return await self._call(Pool.bump, deadline=deadline)
+        return await self._call(Pool.bump, epoch=epoch, deadline=deadline)
 
     async def list(self, prefix: Key = b"", *, page: int = 1000,
                    deadline: Optional[float] = None) -> AsyncIterator[Tuple[bytes, int]]:

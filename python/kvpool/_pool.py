@@ -6,7 +6,7 @@ import json
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Type, TypeVar, Union, cast
 
 from . import _kvpool
-from ._typing import Key, Lineage, Memory, Parts, Pin
+from ._typing import Group, Key, Lineage, Memory, Parts, Pin
 from .errors import Error, error
 
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40, "KB": 10**3, "MB": 10**6,
@@ -51,21 +51,29 @@ def _ms(seconds: Optional[float]) -> int:
     return max(1, round(min(seconds * 1000, _MS_MAX)))
 
 
+def _of_epoch(epoch: Optional[int]) -> int:
+    return 0 if epoch is None else _kvpool.EPOCH
+
+
 class Reservation:
     """The result of a look-up. The objects stay readable until release(), the end of a `with`, or for ttl seconds.
 
     found: number of present keys; of a prefix, its length. granted: number of reserved keys; a limit on reservations may
     make it smaller than found. present: for each key whether it is present; None for a prefix. on_ssd: number of reserved
-    keys that are only on SSDs, so a get of them takes longer.
+    keys that are only on SSDs, so a get of them takes longer. epoch: the tenant's epoch at the moment of the answer. places:
+    None, or for each key a byte with the bits kvpool.PRESENT, ON_SSD (only there) and ON_HOST (in memory of this host); 0
+    after the end of a prefix.
     """
 
-    __slots__ = ("_raw", "_ticket", "found", "granted", "ttl", "present", "on_ssd")
+    __slots__ = ("_raw", "_ticket", "found", "granted", "ttl", "present", "on_ssd", "epoch", "places")
 
-    def __init__(self, raw: _kvpool.Pool, reservation: Tuple[int, int, int, int, int], present: Optional[List[bool]] = None) -> None:
+    def __init__(self, raw: _kvpool.Pool, reservation: Tuple[int, int, int, int, int, int], present: Optional[List[bool]],
+                 places: Optional[bytes]) -> None:
         self._raw = raw
-        self._ticket, self.found, self.granted, ttl_ms, self.on_ssd = reservation
+        self._ticket, self.found, self.granted, ttl_ms, self.on_ssd, self.epoch = reservation
         self.ttl = ttl_ms / 1000
         self.present = present
+        self.places = places
 
     def release(self) -> None:
         """Ends the reservation. After the end it has no effect."""
@@ -149,6 +157,12 @@ class Pool:
         same name finds them again, so name is needed.
     ssd_writes: the most bytes a day that are written to the SSDs.
     tenant: a name of at most 128 bytes. Each tenant has its own keys.
+    master_wait: seconds that calls wait, all together, for a master that is away or silent. After a wait in vain, later calls
+        raise at once until a master is found. Calls with their own deadline wait as long as that. Default:
+        $KVPOOL_MASTER_WAIT, else every call waits.
+
+    Epochs. bump() begins a new epoch of the tenant. A call with epoch is for this epoch only: if the tenant has another one,
+    it does nothing, and raises or returns an Error with the name "STALE".
 
     All methods may be called by many threads at once; they release the interpreter's lock. They raise kvpool.Error or one
     of its subclasses (errors.py), with name, number and key.
@@ -159,13 +173,13 @@ class Pool:
                  transports: Optional[str] = None, deadline: Optional[float] = None, verify: bool = False,
                  memory: Union[int, str] = 0, listen: Optional[str] = None, chunk: Union[int, str] = 0, tenant: Optional[str] = None,
                  locations: int = 0, ssd: Union[str, Sequence[str]] = (), ssd_writes: Union[int, str] = 0,
-                 cluster: Optional[str] = None) -> None:
+                 cluster: Optional[str] = None, master_wait: Optional[float] = None) -> None:
         if not 0 <= locations < 2**32:
             raise ValueError(f"locations: {locations} does not fit in 32 bits")
         self._raw = _kvpool.Pool()
         self._held: Dict[int, Memory] = {}  # address: object, so that registered memory outlives its registration
         err, detail = self._raw.open(master, name, host_id, transports, _ms(deadline), int(verify), _size(memory), listen,
-                                     _size(chunk), tenant, locations, 0, (ssd,) if isinstance(ssd, str) else tuple(ssd),
+                                     _size(chunk), tenant, locations, _ms(master_wait), (ssd,) if isinstance(ssd, str) else tuple(ssd),
                                      _size(ssd_writes), cluster)
         if err:
             raise error(err, None, detail)
@@ -209,7 +223,7 @@ class Pool:
 
     # ---- one key
     def put(self, key: Key, value: Memory, *, replicas: int = 1, pin: Pin = None, upsert: bool = False, wait: bool = False,
-            lineage: Optional[Lineage] = None, deadline: Optional[float] = None) -> None:
+            lineage: Optional[Lineage] = None, epoch: Optional[int] = None, deadline: Optional[float] = None) -> None:
         """Stores value under key. A present key keeps its value, unless upsert is set.
 
         replicas: number of copies, on different hosts, or on different nodes if there are fewer hosts.
@@ -217,22 +231,26 @@ class Pool:
         wait: with upsert, return when no client can read the old value any more.
         lineage: (sequence, parent, depth), two hashes of 64 bits and a number of 32 bits: the place of the block in a
             sequence of blocks. It is stored with the block.
+        epoch: the tenant's epoch, or None for any.
         deadline: seconds.
 
         If another client is putting the key, the call waits for up to a quarter of a second. Then it raises an Error with
         the name "IN_PROGRESS"; the key may be put again.
         """
-        err = self._raw.put(key, value, _ms(deadline), self._put_flags(pin, upsert, wait), replicas, 0, lineage)
+        flags = self._put_flags(pin, upsert, wait) | _of_epoch(epoch)
+        err = self._raw.put(key, value, _ms(deadline), flags, replicas, 0, lineage, epoch or 0)
         if err:
             raise self._put_error(err, key, value)
 
-    def get(self, key: Key, *, fresh: bool = False, deadline: Optional[float] = None) -> bytes:
-        """Returns the value as bytes. NotFoundError. fresh: ask the master, even if the place is known."""
-        return self._found(self._raw.get(key, _ms(deadline), _kvpool.FRESH if fresh else 0), key)
+    def get(self, key: Key, *, fresh: bool = False, epoch: Optional[int] = None, deadline: Optional[float] = None) -> bytes:
+        """Returns the value as bytes. NotFoundError. fresh: ask the master, even if the place is known. epoch: as for put, and
+        the master is asked."""
+        return self._found(self._raw.get(key, _ms(deadline), self._get_flags(fresh, epoch), epoch or 0), key)
 
-    def get_into(self, key: Key, target: Memory, *, fresh: bool = False, deadline: Optional[float] = None) -> int:
+    def get_into(self, key: Key, target: Memory, *, fresh: bool = False, epoch: Optional[int] = None,
+                 deadline: Optional[float] = None) -> int:
         """Copies the value into target, a writable object as for put, at least as long. Returns the length in bytes."""
-        return self._number(self._raw.get_into(key, target, _ms(deadline), _kvpool.FRESH if fresh else 0), key)
+        return self._number(self._raw.get_into(key, target, _ms(deadline), self._get_flags(fresh, epoch), epoch or 0), key)
 
     def view(self, key: Key, *, deadline: Optional[float] = None) -> View:
         """Returns a View of the bytes. kvpool.Error NOTSUP if no copy is in this host's shared memory."""
@@ -263,27 +281,28 @@ class Pool:
 
     # ---- many keys
     def put_many(self, keys: Sequence[Key], values: Sequence[Parts], *, replicas: int = 1, pin: Pin = None, upsert: bool = False,
-                 wait: bool = False, groups: Optional[Sequence[Key]] = None,
-                 lineages: Optional[Sequence[Optional[Lineage]]] = None,
+                 wait: bool = False, groups: Optional[Sequence[Optional[Group]]] = None,
+                 lineages: Optional[Sequence[Optional[Lineage]]] = None, epoch: Optional[int] = None,
                  deadline: Optional[float] = None) -> List[Optional[Error]]:
         """Stores many objects in one call, from registered memory.
 
         values: for each key an object as for put, or a list of objects, which are its parts in order (as 61 layers).
-        groups: for each key an id; objects with the same id are evicted together.
+        groups: for each key None, an id, or (id, members, member). Objects with the same id are evicted together. With members,
+            the size of the group, they are also hidden until all are put; member is the number of this one, below members.
         lineages: for each key a lineage as for put, or None.
+        epoch: as for put. If it ends meanwhile, the keys of a large call may be stored in part.
 
         Returns for each key None or an Error.
         """
-        flags = self._put_flags(pin, upsert, wait)
-        results = self._raw.batch_put(keys, values, None, _ms(deadline), flags, replicas, 0, groups, lineages)
+        flags = self._put_flags(pin, upsert, wait) | _of_epoch(epoch)
+        results = self._raw.batch_put(keys, values, None, _ms(deadline), flags, replicas, 0, groups, lineages, epoch or 0)
         return [None if r == 0 else self._put_error(r, k, v) for r, k, v in zip(results, keys, values)]
 
-    def get_many(self, keys: Sequence[Key], targets: Sequence[Parts], *, fresh: bool = False,
+    def get_many(self, keys: Sequence[Key], targets: Sequence[Parts], *, fresh: bool = False, epoch: Optional[int] = None,
                  deadline: Optional[float] = None) -> List[Union[int, Error]]:
         """Copies many objects into registered memory in one call. targets: as values of put_many, writable. Returns for each
         key the length in bytes or an Error."""
-        flags = _kvpool.FRESH if fresh else 0
-        lengths = self._raw.batch_get(keys, targets, None, _ms(deadline), flags)
+        lengths = self._raw.batch_get(keys, targets, None, _ms(deadline), self._get_flags(fresh, epoch), epoch or 0)
         return [n if n >= 0 else self._error(n, k) for n, k in zip(lengths, keys)]
 
     def exists_many(self, keys: Sequence[Key], *, deadline: Optional[float] = None) -> List[bool]:
@@ -299,21 +318,23 @@ class Pool:
         """Removes many keys in one call, as remove. Returns for each key None or an Error."""
         return self._errors(self._raw.batch_remove(keys, _ms(deadline), self._remove_flags(force, wait), 0), keys)
 
-    def longest_prefix(self, keys: Sequence[Key], *, ttl: Optional[float] = None, prefetch: bool = False,
-                       deadline: Optional[float] = None) -> Reservation:
+    def longest_prefix(self, keys: Sequence[Key], *, ttl: Optional[float] = None, prefetch: bool = False, groups: bool = False,
+                       epoch: Optional[int] = None, places: bool = False, deadline: Optional[float] = None) -> Reservation:
         """Finds how many of the keys are present, from the first key to the first missing one, and reserves them for ttl
         seconds (default and maximum: the pool's lease time). prefetch: objects that are only on SSDs are read into memory
-        meanwhile. Returns a Reservation."""
-        answer = self._found(self._raw.longest_prefix(keys, _ms(ttl), _ms(deadline), _kvpool.PREFETCH if prefetch else 0))
-        return Reservation(self._raw, answer)
+        meanwhile. groups: the keys are ids of groups. epoch: as for put. places: the Reservation has places. Returns a
+        Reservation."""
+        flags = self._lookup_flags(prefetch, groups, epoch, places)
+        reservation, where = self._found(self._raw.longest_prefix(keys, _ms(ttl), _ms(deadline), flags, epoch or 0))
+        return Reservation(self._raw, reservation, None, where)
 
-    def lookup(self, keys: Sequence[Key], *, ttl: Optional[float] = None, prefetch: bool = False,
-               deadline: Optional[float] = None) -> Reservation:
-        """Finds which of the keys are present, and reserves them; prefetch as in longest_prefix. Returns a Reservation with
-        present."""
-        flags = _kvpool.PREFETCH if prefetch else 0
-        reservation, present = self._found(self._raw.lookup(keys, _ms(ttl), _ms(deadline), flags))
-        return Reservation(self._raw, reservation, present)
+    def lookup(self, keys: Sequence[Key], *, ttl: Optional[float] = None, prefetch: bool = False, groups: bool = False,
+               epoch: Optional[int] = None, places: bool = False, deadline: Optional[float] = None) -> Reservation:
+        """Finds which of the keys are present, and reserves them; prefetch, groups, epoch and places as in longest_prefix.
+        Returns a Reservation with present."""
+        flags = self._lookup_flags(prefetch, groups, epoch, places)
+        reservation, present, where = self._found(self._raw.lookup(keys, _ms(ttl), _ms(deadline), flags, epoch or 0))
+        return Reservation(self._raw, reservation, present, where)
 
     # ---- the whole
     def remove_matching(self, pattern: str, *, force: bool = False, deadline: Optional[float] = None) -> Tuple[int, int]:
@@ -326,10 +347,10 @@ class Pool:
         """Removes all objects of the tenant. Returns (number removed, number held)."""
         return self._found(self._raw.remove_many(None, _ms(deadline), _kvpool.FORCE if force else 0))
 
-    def bump(self, *, deadline: Optional[float] = None) -> int:
+    def bump(self, *, epoch: Optional[int] = None, deadline: Optional[float] = None) -> int:
         """Makes all present objects of the tenant unfindable in one step, as needed for new weights. Returns the number of the
-        bump, which rises with each bump."""
-        return self._number(self._raw.bump(_ms(deadline)))
+        bump, the new epoch, which rises with each bump. epoch: only if the tenant has this epoch."""
+        return self._number(self._raw.bump(_ms(deadline), _of_epoch(epoch), epoch or 0))
 
     def list(self, prefix: Key = b"", *, page: int = 1000, deadline: Optional[float] = None) -> Iterator[Tuple[bytes, int]]:
         """Iterates over (key: bytes, length) of the keys that begin with prefix. It is not a snapshot."""
@@ -383,6 +404,15 @@ class Pool:
     @staticmethod
     def _remove_flags(force: bool, wait: bool) -> int:
         return (_kvpool.FORCE if force else 0) | (_kvpool.WAIT if wait else 0)
+
+    @staticmethod
+    def _get_flags(fresh: bool, epoch: Optional[int]) -> int:
+        return (_kvpool.FRESH if fresh else 0) | _of_epoch(epoch)
+
+    @staticmethod
+    def _lookup_flags(prefetch: bool, groups: bool, epoch: Optional[int], places: bool) -> int:
+        return ((_kvpool.PREFETCH if prefetch else 0) | (_kvpool.GROUPS if groups else 0) | _of_epoch(epoch) |
+                (_kvpool.PLACES if places else 0))
 
     @staticmethod
     def _put_flags(pin: Pin, upsert: bool, wait: bool) -> int:

@@ -278,21 +278,34 @@ kvpy_items_lineages(kvpy_items_t *it, PyObject *list)
     return !PyErr_Occurred();
 }
 
-bool
-kvpy_items_groups(kvpy_items_t *it, PyObject *ids)
+static bool
+take_group(PyObject *one, kvpool_group_t *group_out)
 {
-    if (ids == Py_None) return true;
-    if (!kvpy_keys_init(&it->group_ids, ids)) return false;
-    it->groups = PyMem_New(kvpool_group_t, (size_t)it->group_ids.n + 1);
+    PyObject *id = one;
+
+    *group_out = (kvpool_group_t){.members = 0};
+    if (PyTuple_Check(one) && !PyArg_ParseTuple(one, "OO&O&;a group is an id or (id, members, member)", &id, kvpy_u32,
+                                                &group_out->members, kvpy_u32, &group_out->member))
+        return false;
+    return kvpy_key(id, &group_out->id);
+}
+
+bool
+kvpy_items_groups(kvpy_items_t *it, PyObject *list)
+{
+    if (list == Py_None) return true;
+    it->groups_held = check_list(list, "groups") ? PySequence_Tuple(list) : NULL;
+    if (it->groups_held == NULL) return false;
+    it->groups = PyMem_New(kvpool_group_t, (size_t)it->keys.n + 1);
     if (it->groups == NULL) PyErr_NoMemory();
-    if (it->groups != NULL && it->group_ids.n != it->keys.n)
-        PyErr_Format(PyExc_ValueError, "%zd keys and %zd group ids", it->keys.n, it->group_ids.n);
-    if (PyErr_Occurred()) return false;
-    for (Py_ssize_t i = 0; i < it->group_ids.n; i++) {
-        it->groups[i] = (kvpool_group_t){.id = it->group_ids.keys[i]};
-        it->items[i].group = &it->groups[i];
+    if (it->groups != NULL && PyTuple_GET_SIZE(it->groups_held) != it->keys.n)
+        PyErr_Format(PyExc_ValueError, "%zd keys and %zd groups", it->keys.n, PyTuple_GET_SIZE(it->groups_held));
+    for (Py_ssize_t i = 0; !PyErr_Occurred() && i < it->keys.n; i++) {
+        PyObject *one = PyTuple_GET_ITEM(it->groups_held, i);
+
+        if (one != Py_None && take_group(one, &it->groups[i])) it->items[i].group = &it->groups[i];
     }
-    return true;
+    return !PyErr_Occurred();
 }
 
 void
@@ -304,7 +317,7 @@ kvpy_items_fini(kvpy_items_t *it)
     PyMem_Free(it->pieces);
     PyMem_Free(it->lineages);
     PyMem_Free(it->groups);
-    kvpy_keys_fini(&it->group_ids);
+    Py_CLEAR(it->groups_held);
     PyMem_Free(it->results);
     PyMem_Free(it->items);
     kvpy_keys_fini(&it->keys);

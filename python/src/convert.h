@@ -55,7 +55,7 @@ typedef struct {
     kvpy_mem_t *mems; /* the memory of pieces that are Python objects */
     Py_ssize_t mems_n;
     kvpool_lineage_t *lineages; /* NULL = the items have no lineages */
-    kvpy_keys_t group_ids;
+    PyObject *groups_held; /* a tuple of the group objects, whose ids are borrowed; NULL = no groups */
     kvpool_group_t *groups; /* NULL = the items have no groups */
     int *results;
 } kvpy_items_t;
@@ -66,9 +66,9 @@ bool kvpy_items_init(kvpy_items_t *it, PyObject *keys, PyObject *addrs, PyObject
 /* kvpy_items_lineages sets the lineages of the items of a put. list is None, or a list with a lineage or None for
  * each item. */
 bool kvpy_items_lineages(kvpy_items_t *it, PyObject *list);
-/* kvpy_items_groups sets the groups of the items of a put; the items of a group are evicted together. ids is None, or
- * a list with the id of each item's group. */
-bool kvpy_items_groups(kvpy_items_t *it, PyObject *ids);
+/* kvpy_items_groups sets the groups of the items of a put. list is None, or a list with None, an id, or a tuple (id,
+ * members, member) for each item. */
+bool kvpy_items_groups(kvpy_items_t *it, PyObject *list);
 void kvpy_items_fini(kvpy_items_t *it);
 
 #endif

@@ -41,6 +41,8 @@ add_flags(PyObject *module)
         {"FRESH", KVPOOL_FRESH},       {"GROUPS", KVPOOL_GROUPS},       {"PREFETCH", KVPOOL_PREFETCH},
         {"LINEAGES", KVPOOL_LINEAGES}, {"KEY_MAX", KVPOOL_KEY_MAX},     {"BATCH_MAX", KVPOOL_BATCH_MAX},
         {"P2P_READ", KVPOOL_P2P_READ}, {"P2P_WRITE", KVPOOL_P2P_WRITE}, {"P2P_TRACEABLE", KVPOOL_P2P_TRACEABLE},
+        {"EPOCH", KVPOOL_EPOCH},       {"PLACES", KVPOOL_PLACES},       {"PRESENT", KVPOOL_PRESENT},
+        {"ON_SSD", KVPOOL_ON_SSD},     {"ON_HOST", KVPOOL_ON_HOST},
     };
 
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)

@@ -261,8 +261,8 @@ get_memory(kvpool_t *pool, const kvpool_key_t *key, const kvpy_mem_t *mem, const
     return err;
 }
 
-/* put(key, object with memory, deadline_ms, flags, replicas, preferred segment or 0, lineage or None) -> 0, or an
- * error number */
+/* put(key, object with memory, deadline_ms, flags, replicas, preferred segment or 0[, lineage or None[, epoch]]) -> 0,
+ * or an error number */
 static PyObject *
 pool_put(kvpy_pool_t *self, PyObject *args)
 {
@@ -274,8 +274,8 @@ pool_put(kvpy_pool_t *self, PyObject *args)
     int err;
 
     if (!kvpy_check(self) ||
-        !PyArg_ParseTuple(args, "OOO&O&O&O&|O", &key_obj, &value, kvpy_u32, &opts.deadline_ms, kvpy_u32, &opts.flags,
-                          kvpy_u32, &opts.replicas, kvpy_u32, &opts.segment, &told))
+        !PyArg_ParseTuple(args, "OOO&O&O&O&|OO&", &key_obj, &value, kvpy_u32, &opts.deadline_ms, kvpy_u32, &opts.flags,
+                          kvpy_u32, &opts.replicas, kvpy_u32, &opts.segment, &told, kvpy_u32, &opts.epoch))
         return NULL;
     if (told != Py_None && !kvpy_lineage(told, &lineage)) return NULL;
     if (told != Py_None) opts.lineage = &lineage;
@@ -301,7 +301,7 @@ get_round(kvpy_pool_t *self, const kvpool_key_t *key, const kvpool_opts_t *opts,
     return err;
 }
 
-/* get(key, deadline_ms, flags) -> bytes, or an error number */
+/* get(key, deadline_ms, flags[, epoch]) -> bytes, or an error number */
 static PyObject *
 pool_get(kvpy_pool_t *self, PyObject *args)
 {
@@ -312,8 +312,8 @@ pool_get(kvpy_pool_t *self, PyObject *args)
     kvpy_budget_t budget;
     kvpool_key_t key;
 
-    if (!kvpy_check(self) ||
-        !PyArg_ParseTuple(args, "OO&O&", &key_obj, kvpy_u32, &opts.deadline_ms, kvpy_u32, &opts.flags))
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "OO&O&|O&", &key_obj, kvpy_u32, &opts.deadline_ms, kvpy_u32,
+                                               &opts.flags, kvpy_u32, &opts.epoch))
         return NULL;
     if (!kvpy_key(key_obj, &key)) return NULL;
     budget = kvpy_budget_begin(self, &opts);
@@ -334,7 +334,7 @@ pool_get(kvpy_pool_t *self, PyObject *args)
     return bytes;
 }
 
-/* get_into(key, object with memory, deadline_ms, flags) -> length of the value, or an error number */
+/* get_into(key, object with memory, deadline_ms, flags[, epoch]) -> length of the value, or an error number */
 static PyObject *
 pool_get_into(kvpy_pool_t *self, PyObject *args)
 {
@@ -345,8 +345,8 @@ pool_get_into(kvpy_pool_t *self, PyObject *args)
     size_t len = 0;
     int err;
 
-    if (!kvpy_check(self) ||
-        !PyArg_ParseTuple(args, "OOO&O&", &key_obj, &target, kvpy_u32, &opts.deadline_ms, kvpy_u32, &opts.flags))
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "OOO&O&|O&", &key_obj, &target, kvpy_u32, &opts.deadline_ms,
+                                               kvpy_u32, &opts.flags, kvpy_u32, &opts.epoch))
         return NULL;
     if (!kvpy_key(key_obj, &key) || !kvpy_mem_init(&mem, target, true)) return NULL;
     Py_BEGIN_ALLOW_THREADS
@@ -448,7 +448,7 @@ pool_remove_many(kvpy_pool_t *self, PyObject *args)
     return Py_BuildValue("(KK)", (unsigned long long)removed, (unsigned long long)held);
 }
 
-/* bump(deadline_ms) -> the new epoch, or an error number */
+/* bump(deadline_ms[, flags, epoch]) -> the new epoch, or an error number */
 static PyObject *
 pool_bump(kvpy_pool_t *self, PyObject *args)
 {
@@ -456,7 +456,9 @@ pool_bump(kvpy_pool_t *self, PyObject *args)
     uint32_t epoch = 0;
     int err;
 
-    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "O&", kvpy_u32, &opts.deadline_ms)) return NULL;
+    if (!kvpy_check(self) ||
+        !PyArg_ParseTuple(args, "O&|O&O&", kvpy_u32, &opts.deadline_ms, kvpy_u32, &opts.flags, kvpy_u32, &opts.epoch))
+        return NULL;
     Py_BEGIN_ALLOW_THREADS
         err = kvpool_bump(self->pool, &opts, &epoch);
     Py_END_ALLOW_THREADS

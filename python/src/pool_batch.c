@@ -37,6 +37,17 @@ take_put_opts(PyObject *const *args, kvpool_opts_t *opts_out)
     return true;
 }
 
+/* Reads the epoch, which may be missing, from args[at]. */
+static bool
+take_epoch(PyObject *const *args, Py_ssize_t n, Py_ssize_t at, kvpool_opts_t *opts)
+{
+    uint64_t epoch = 0;
+
+    if (n > at && !kvpy_uint(args[at], UINT32_MAX, "epoch", &epoch)) return false;
+    opts->epoch = (uint32_t)epoch;
+    return true;
+}
+
 /* Sets the error of a failed batch as the result of each item, because no item was carried out. */
 static void
 spread_err(int err, int *results, Py_ssize_t n)
@@ -73,7 +84,7 @@ list_of_results(const kvpy_pool_t *self, const int *results, const kvpool_item_t
     return list;
 }
 
-/* batch_put(keys, buffers, sizes, deadline_ms, flags, replicas, preferred segment or 0, group_ids[, lineages]) ->
+/* batch_put(keys, buffers, sizes, deadline_ms, flags, replicas, preferred segment or 0, groups[, lineages[, epoch]]) ->
  * list of 0 or an error number */
 PyObject *
 kvpy_batch_put(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
@@ -83,10 +94,11 @@ kvpy_batch_put(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
     PyObject *list;
     int err;
 
-    if (!kvpy_check(self) || !check_args("batch_put", n, n == 9 ? 9 : 8) || !take_put_opts(args + 3, &opts))
+    if (!kvpy_check(self) || !check_args("batch_put", n, n == 9 || n == 10 ? n : 8) ||
+        !take_put_opts(args + 3, &opts) || !take_epoch(args, n, 9, &opts))
         return NULL;
     if (!kvpy_items_init(&it, args[0], args[1], args[2], false)) return NULL;
-    if ((n == 9 && !kvpy_items_lineages(&it, args[8])) || !kvpy_items_groups(&it, args[7])) {
+    if ((n >= 9 && !kvpy_items_lineages(&it, args[8])) || !kvpy_items_groups(&it, args[7])) {
         kvpy_items_fini(&it);
         return NULL;
     }
@@ -99,7 +111,7 @@ kvpy_batch_put(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
     return list;
 }
 
-/* batch_get(keys, buffers, sizes, deadline_ms, flags) -> list of length or an error number */
+/* batch_get(keys, buffers, sizes, deadline_ms, flags[, epoch]) -> list of length or an error number */
 PyObject *
 kvpy_batch_get(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 {
@@ -108,7 +120,9 @@ kvpy_batch_get(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
     PyObject *list;
     int err;
 
-    if (!kvpy_check(self) || !check_args("batch_get", n, 5) || !take_opts(args + 3, &opts)) return NULL;
+    if (!kvpy_check(self) || !check_args("batch_get", n, n == 6 ? 6 : 5) || !take_opts(args + 3, &opts) ||
+        !take_epoch(args, n, 5, &opts))
+        return NULL;
     if (!kvpy_items_init(&it, args[0], args[1], args[2], true)) return NULL;
     Py_BEGIN_ALLOW_THREADS
         err = kvpool_batch_get(self->pool, it.items, (size_t)it.keys.n, &opts, it.results);
@@ -246,26 +260,8 @@ kvpy_batch_locate(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 static PyObject *
 make_reservation(const kvpool_lookup_t *l)
 {
-    return Py_BuildValue("(KIIII)", (unsigned long long)l->ticket, l->found, l->granted, l->ttl_ms, l->on_ssd);
-}
-
-/* longest_prefix(keys, ttl_ms, deadline_ms, flags) -> an error number, or (ticket, found, granted, ttl_ms, on_ssd) */
-PyObject *
-kvpy_longest_prefix(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
-{
-    kvpool_lookup_t lookup;
-    kvpool_opts_t opts;
-    kvpy_keys_t keys;
-    uint64_t ttl_ms;
-    int err;
-
-    if (!kvpy_check(self) || !check_args("longest_prefix", n, 4) || !take_opts(args + 2, &opts)) return NULL;
-    if (!kvpy_uint(args[1], UINT32_MAX, "ttl_ms", &ttl_ms) || !kvpy_keys_init(&keys, args[0])) return NULL;
-    Py_BEGIN_ALLOW_THREADS
-        err = kvpool_longest_prefix(self->pool, keys.keys, (size_t)keys.n, (uint32_t)ttl_ms, &opts, NULL, &lookup);
-    Py_END_ALLOW_THREADS
-    kvpy_keys_fini(&keys);
-    return err != KVPOOL_OK ? PyLong_FromLong(kvpy_code(self, err)) : make_reservation(&lookup);
+    return Py_BuildValue("(KIIIII)", (unsigned long long)l->ticket, l->found, l->granted, l->ttl_ms, l->on_ssd,
+                         l->epoch);
 }
 
 static PyObject *
@@ -278,10 +274,20 @@ list_of_flags(const uint8_t *flags, Py_ssize_t n)
     return list;
 }
 
-/* lookup(keys, ttl_ms, deadline_ms, flags) -> an error number, or ((ticket, found, granted, ttl_ms, on_ssd),
- * [present]) */
-PyObject *
-kvpy_lookup(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
+/* Makes the bytes of places, or None for a look-up without KVPOOL_PLACES. */
+static PyObject *
+bytes_of_places(const kvpool_opts_t *opts, const uint8_t *present, Py_ssize_t n)
+{
+    if ((opts->flags & KVPOOL_PLACES) != 0) return PyBytes_FromStringAndSize((const char *)present, n);
+    Py_RETURN_NONE;
+}
+
+/* kvpool_lookup or kvpool_longest_prefix. */
+typedef int (*lookup_fn)(kvpool_t *pool, const kvpool_key_t *keys, size_t n, uint32_t ttl_ms, const kvpool_opts_t *opts,
+                         uint8_t *present, kvpool_lookup_t *lookup_out);
+
+static PyObject *
+look_up(const kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n, lookup_fn ask)
 {
     PyObject *answer = NULL;
     kvpool_lookup_t lookup;
@@ -291,21 +297,44 @@ kvpy_lookup(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
     uint64_t ttl_ms;
     int err;
 
-    if (!kvpy_check(self) || !check_args("lookup", n, 4) || !take_opts(args + 2, &opts)) return NULL;
+    if (!take_opts(args + 2, &opts) || !take_epoch(args, n, 4, &opts)) return NULL;
     if (!kvpy_uint(args[1], UINT32_MAX, "ttl_ms", &ttl_ms) || !kvpy_keys_init(&keys, args[0])) return NULL;
     present = PyMem_New(uint8_t, (size_t)keys.n + 1);
     if (present == NULL) {
         PyErr_NoMemory();
     } else {
         Py_BEGIN_ALLOW_THREADS
-            err = kvpool_lookup(self->pool, keys.keys, (size_t)keys.n, (uint32_t)ttl_ms, &opts, present, &lookup);
+            err = ask(self->pool, keys.keys, (size_t)keys.n, (uint32_t)ttl_ms, &opts, present, &lookup);
         Py_END_ALLOW_THREADS
-        answer = err != KVPOOL_OK ? PyLong_FromLong(kvpy_code(self, err))
-                                  : Py_BuildValue("(NN)", make_reservation(&lookup), list_of_flags(present, keys.n));
+        if (err != KVPOOL_OK)
+            answer = PyLong_FromLong(kvpy_code(self, err));
+        else if (ask == kvpool_lookup)
+            answer = Py_BuildValue("(NNN)", make_reservation(&lookup), list_of_flags(present, keys.n),
+                                   bytes_of_places(&opts, present, keys.n));
+        else
+            answer = Py_BuildValue("(NN)", make_reservation(&lookup), bytes_of_places(&opts, present, keys.n));
     }
     PyMem_Free(present);
     kvpy_keys_fini(&keys);
     return answer;
+}
+
+/* longest_prefix(keys, ttl_ms, deadline_ms, flags[, epoch]) -> an error number, or ((ticket, found, granted, ttl_ms,
+ * on_ssd, epoch), places or None) */
+PyObject *
+kvpy_longest_prefix(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
+{
+    if (!kvpy_check(self) || !check_args("longest_prefix", n, n == 5 ? 5 : 4)) return NULL;
+    return look_up(self, args, n, kvpool_longest_prefix);
+}
+
+/* lookup(keys, ttl_ms, deadline_ms, flags[, epoch]) -> an error number, or ((ticket, found, granted, ttl_ms, on_ssd,
+ * epoch), [present], places or None) */
+PyObject *
+kvpy_lookup(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
+{
+    if (!kvpy_check(self) || !check_args("lookup", n, n == 5 ? 5 : 4)) return NULL;
+    return look_up(self, args, n, kvpool_lookup);
 }
 
 /* lookup_release(ticket, found, granted) -> 0, or an error number */

@@ -70,7 +70,12 @@ def test_the_same_as_pool(pool):
             assert [type(e) for e in await p.remove_many(["m2", "m9"])] == [type(None), kvpool.NotFoundError]
             await p.remove("m0")
             assert await p.remove_matching("^m1") == (1, 0)
-            assert await p.bump() == 1
+            with await p.lookup(["m3"], epoch=0, places=True) as r:
+                assert r.epoch == 0 and r.places == bytes([kvpool.PRESENT | kvpool.ON_HOST])
+            assert await p.bump(epoch=0) == 1
+            for call in (p.get("m3", epoch=0), p.put("m3", b"x", epoch=0), p.longest_prefix(["m3"], epoch=0), p.bump(epoch=0)):
+                with pytest.raises(kvpool.Error, match="STALE"):
+                    await call
             assert (await p.remove_all())[1] == 0
             assert "pool" in await p.stat()
         await p.close()
