@@ -33,6 +33,8 @@
 #define KVP_TP_SUM_ALONE 0x80u
 /* mr_reg is slow for large memory: call mr_reg from a thread that may block for long */
 #define KVP_TP_SLOW_REG 0x100u
+/* READs complete one after another in the order of submission, and AFTER_PRIOR delays no READ */
+#define KVP_TP_READS_IN_ORDER 0x200u
 
 #define KVP_TOKEN_MAX 96u
 

@@ -11,7 +11,9 @@
  *   first, then the late moves by the next transport that reaches the node. Without another transport the late moves
  *   wait, without a path, as long as the patience with the node lasts.
  * - Order on an endpoint: with a synchronous transport object by object, so that a deadline cuts between objects;
- *   else in windows, all payloads first and then their descriptors, so that AFTER_PRIOR waits once in a window.
+ *   else in windows, all payloads first and then their descriptors, so that AFTER_PRIOR waits once in a window. A
+ *   deadline costs all objects of a window whose descriptors have not arrived. Where AFTER_PRIOR delays no READ (tcp),
+ *   a large object is therefore read alone. Small objects share a window, which saves the node a system call for each.
  * - At the deadline: stop submitting, drain all endpoints together for 5 ms, close the endpoints that are not drained
  *   by then. Closing makes the caller's buffers safe, so a path with unfinished transfers is never used again. */
 #include "client/data/transfer.h"
@@ -27,6 +29,9 @@
 #define WINDOW 32u /* least moves in a window, on transports that work in the background */
 #define WINDOW_MAX 128u /* most moves in a window if the moves are small */
 #define WINDOW_BYTES (1u << 20) /* bytes of moves after which a window of WINDOW moves or more ends */
+/* The same for reads on transports that read in order: an object of READ_ALONE_BYTES is a window of its own. */
+#define READ_WINDOW_BYTES (512u << 10)
+#define READ_ALONE_BYTES (64u << 10)
 #define PATIENCE_MAX_NS (1 * KVP_NS_PER_S) /* longest time with a silent node while others wait for their turn */
 #define LATE_FIRST_NS (1 * KVP_NS_PER_MS) /* first pause before late moves are tried again; doubles each time */
 #define LATE_MOST_NS (50 * KVP_NS_PER_MS) /* longest pause before late moves are tried again */
@@ -82,13 +87,17 @@ order_window(lane_t *lane, uint32_t from, uint32_t to)
 static uint32_t
 window_end(const lane_t *lane, uint32_t from)
 {
+    bool is_in_order = (lane->ops->caps & KVP_TP_READS_IN_ORDER) != 0 && kvp_move_is_read(lane->moves[from]);
+    uint32_t least = is_in_order ? 1 : WINDOW;
+    uint64_t bytes_max = is_in_order ? READ_WINDOW_BYTES : WINDOW_BYTES;
     uint32_t i = from;
     uint64_t bytes = 0;
 
     if (is_sync(lane)) return from + 1;
     for (; i < lane->moves_n && i - from < WINDOW_MAX; i++) {
         bytes += lane->moves[i]->len;
-        if (i - from >= WINDOW && bytes > WINDOW_BYTES) break;
+        if (i - from < least) continue;
+        if (bytes > bytes_max || (is_in_order && lane->moves[i]->len >= READ_ALONE_BYTES)) break;
     }
     return i;
 }

@@ -166,6 +166,37 @@ TEST_WITH(test_batch_of_a_thousand, bench_setup, bench_teardown)
     free(xs);
 }
 
+static void
+in_order_done(kvp_xfer_t *x)
+{
+    kvp_xfer_t **next = x->arg;
+
+    assert_ptr_equal(x, (*next)++);
+}
+
+TEST_WITH(test_reads_complete_in_order, bench_setup, bench_teardown)
+{
+    bench_t *b = *state;
+    enum { N = 200, EACH = 64 << 10 };
+    kvp_xfer_t xs[N], *list[N], *next = xs;
+    uint8_t *local = bench_new(EACH);
+    kvp_iov_t iov[2] = {{local, EACH}, {local, 64}};
+    size_t took;
+
+    if ((b->ops->caps & KVP_TP_READS_IN_ORDER) == 0) skip();
+    for (size_t i = 0; i < N; i++) {
+        xs[i] = bench_xfer(KVP_XFER_READ, i % 2 != 0 ? KVP_XFER_AFTER_PRIOR : 0, b->rd, BENCH_DATA, &iov[i % 2], 1);
+        xs[i].done = in_order_done;
+        xs[i].arg = &next;
+        list[i] = &xs[i];
+    }
+    assert_int_equal(b->ops->submit(b->ep, list, N, &took), KVP_OK);
+    assert_int_equal(took, N);
+    assert_int_equal(b->ops->drain(b->ep, kvp_now_ns() + BENCH_WAIT_NS), KVP_OK);
+    assert_ptr_equal(next, xs + N);
+    free(local);
+}
+
 /* Reads and writes in turn, more in both directions than all socket buffers hold: neither side may wait. */
 TEST_WITH(test_both_directions_at_once, bench_setup, bench_teardown)
 {

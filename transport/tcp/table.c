@@ -474,7 +474,7 @@ tcp_rseg_close(kvp_rseg_t *rseg)
 
 const kvp_transport_ops_t kvp_tcp_ops = {
     .name = "tcp",
-    .caps = KVP_TP_GUARDS | KVP_TP_VERIFY_SUM,
+    .caps = KVP_TP_GUARDS | KVP_TP_VERIFY_SUM | KVP_TP_READS_IN_ORDER,
     .tp_size = sizeof(kvp_tcp_tp_t),
     .mr_size = sizeof(tcp_mr_t),
     .ep_size = sizeof(kvp_tcp_ep_t),

@@ -107,6 +107,59 @@ TEST_WITH(test_puts_of_many_windows, setup, teardown)
     }
 }
 
+/* The submit of a transport that is stuck after so many transfers. */
+static size_t stuck_after;
+
+static kvp_err_t
+submit_some(kvp_ep_t *ep, kvp_xfer_t *const *xfers, size_t n, size_t *n_out)
+{
+    kvp_err_t err = kvp_transport_find("shm")->submit(ep, xfers, n < stuck_after ? n : stuck_after, n_out);
+
+    stuck_after -= *n_out;
+    return err;
+}
+
+/* Reads 150 objects by a transport of which only 100 transfers are done by the deadline. Returns how many succeed. */
+static uint32_t
+read_and_be_cut(uint32_t caps, uint32_t flags)
+{
+    enum { MOVES = 150 };
+    kvp_transport_ops_t ops = *kvp_transport_find("shm");
+    kvp_iov_t iov = {back, VALUE};
+    kvp_span_t span = {.iov = &iov, .iov_n = 1};
+    kvp_move_t moves[MOVES];
+    uint32_t ok_n = 0;
+
+    ops.caps = (ops.caps & ~KVP_TP_SYNC) | caps;
+    ops.submit = submit_some;
+    stuck_after = SIZE_MAX;
+    setup_over(&ops);
+    fill_and_seal(1);
+    for (uint32_t i = 0; i < MOVES; i++) {
+        moves[i] = move_at(KVP_MOVE_READ, 1);
+        moves[i].flags = flags;
+    }
+    stuck_after = 100;
+    deadline_ns = in(30 * KVP_NS_PER_MS);
+    run(&span, moves, MOVES);
+    for (uint32_t i = 0; i < MOVES; i++) {
+        bool is_ok = moves[i].err == KVP_OK;
+
+        assert_true(is_ok ? ok_n == i : moves[i].err == KVP_DEADLINE);
+        assert_true(!is_ok || moves[i].has_desc || (moves[i].has_sum && moves[i].sum == kvp_sum(value, VALUE)));
+        ok_n += is_ok;
+    }
+    return ok_n;
+}
+
+/* A deadline costs the objects whose descriptors have not arrived: a window of 1 MiB, or of 512 KiB where reads are
+ * answered in order. */
+TEST_WITH(test_reads_cut_at_the_deadline_keep_what_arrived, setup, teardown)
+{
+    assert_int_equal(read_and_be_cut(0, 0), 0);
+    assert_int_equal(read_and_be_cut(KVP_TP_READS_IN_ORDER, 0), 48);
+}
+
 /* A transport that says so spares the descriptor, and takes the sum in its place. A sum is taken as well where it is
  * wanted. */
 TEST_WITH(test_a_read_skips_the_descriptor_where_the_sum_is_enough, setup, teardown)
