@@ -65,7 +65,9 @@ typedef enum {
 
 /* Flags: how a READ may be verified. */
 #define KVP_READ_SUM 0x01u /* compute the checksum even if the transport does not need it */
-#define KVP_READ_SUM_ALONE 0x02u /* a correct checksum alone is enough if the transport has KVP_TP_SUM_ALONE */
+/* a correct checksum alone is enough if the transport has KVP_TP_SUM_ALONE, or if the read is cut before the
+ * descriptor */
+#define KVP_READ_SUM_ALONE 0x02u
 #define KVP_READ_NO_SUM 0x04u /* the object has no checksum: the node sends the checksum of its bytes, if it can */
 
 #define KVP_SUM_ALONE_MAX (64u << 10) /* most bytes of an object for KVP_READ_SUM_ALONE */

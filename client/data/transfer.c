@@ -14,6 +14,7 @@
  *   else in windows, all payloads first and then their descriptors, so that AFTER_PRIOR waits once in a window. A
  *   deadline costs all objects of a window whose descriptors have not arrived. Where AFTER_PRIOR delays no READ (tcp),
  *   a large object is therefore read alone. Small objects share a window, which saves the node a system call for each.
+ * - A read that was cut between its payload and its descriptor is reported as a read by sum, where a sum is enough.
  * - At the deadline: stop submitting, drain all endpoints together for 5 ms, close the endpoints that are not drained
  *   by then. Closing makes the caller's buffers safe, so a path with unfinished transfers is never used again. */
 #include "client/data/transfer.h"
@@ -235,6 +236,14 @@ may_still_land(kvp_err_t status)
     return status == KVP_CANCELLED || status == KVP_DISCONNECTED || status == KVP_NOT_REGISTERED;
 }
 
+/* Returns true if the payload of a read arrived and its descriptor did not, and the checksum alone is enough. */
+static bool
+is_cut_after_payload(const kvp_move_t *mv, const kvp_xfer_t *x)
+{
+    return mv->kind == KVP_MOVE_READ && mv->has_desc && (mv->flags & KVP_READ_SUM_ALONE) != 0 &&
+           (x[0].flags & KVP_XFER_SUM) != 0 && x[0].status == KVP_OK && x[1].status == KVP_CANCELLED;
+}
+
 static void
 report_move(const run_t *r, const lane_t *lane, kvp_move_t *mv, const kvp_xfer_t *x, bool is_late)
 {
@@ -242,6 +251,7 @@ report_move(const run_t *r, const lane_t *lane, kvp_move_t *mv, const kvp_xfer_t
     kvp_err_t status = KVP_OK;
 
     mv->is_drained = true;
+    if (is_cut_after_payload(mv, x)) mv->has_desc = false; /* the descriptor's transfer does not count below */
     for (uint32_t k = 0; k < kvp_plan_xfers_n(mv); k++) {
         /* NOT_REGISTERED explains the status of the remaining transfers and replaces an earlier error */
         if (status == KVP_OK || x[k].status == KVP_NOT_REGISTERED) status = x[k].status;

@@ -153,11 +153,13 @@ read_and_be_cut(uint32_t caps, uint32_t flags)
 }
 
 /* A deadline costs the objects whose descriptors have not arrived: a window of 1 MiB, or of 512 KiB where reads are
- * answered in order. */
+ * answered in order. Where the sum is enough, it costs those whose payload has not. */
 TEST_WITH(test_reads_cut_at_the_deadline_keep_what_arrived, setup, teardown)
 {
     assert_int_equal(read_and_be_cut(0, 0), 0);
+    assert_int_equal(read_and_be_cut(0, KVP_READ_SUM | KVP_READ_SUM_ALONE), 100);
     assert_int_equal(read_and_be_cut(KVP_TP_READS_IN_ORDER, 0), 48);
+    assert_int_equal(read_and_be_cut(KVP_TP_READS_IN_ORDER, KVP_READ_SUM | KVP_READ_SUM_ALONE), 52);
 }
 
 /* A transport that says so spares the descriptor, and takes the sum in its place. A sum is taken as well where it is
