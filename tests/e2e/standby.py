@@ -222,8 +222,11 @@ class Host:
         return self.proc.pid
 
     def ip(self, *words):
+        self.run("ip", *words)
+
+    def run(self, *argv):
         with self:
-            subprocess.run(["ip", *words], check=True, capture_output=True)
+            subprocess.run(argv, check=True, capture_output=True)
 
     def problems(self):
         self.proc.kill()
