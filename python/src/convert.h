@@ -19,6 +19,11 @@ bool kvpy_uint(PyObject *obj, uint64_t max, const char *what, uint64_t *value_ou
 int kvpy_u32(PyObject *obj, void *value_out);
 int kvpy_u64(PyObject *obj, void *value_out);
 
+/* kvpy_hashes copies a sequence of bytes objects of one length, 1 to 64 bytes, one behind the other, and kvpy_hex
+ * writes bytes as hexadecimal digits and returns their number. The caller frees the hashes by free. */
+uint8_t *kvpy_hashes(PyObject *list, size_t *n_out, size_t *len_out);
+size_t kvpy_hex(const uint8_t *bytes, size_t n, char *text);
+
 /* kvpy_lineage converts a tuple (sequence, parent, depth). */
 bool kvpy_lineage(PyObject *obj, kvpool_lineage_t *lineage_out);
 

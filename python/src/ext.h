@@ -28,6 +28,8 @@ extern PyTypeObject kvpy_pool_type;
 extern PyTypeObject kvpy_view_type; /* the type of the results of kvpy_view */
 extern PyTypeObject kvpy_peer_type; /* defined in peer.c */
 extern PyTypeObject kvpy_span_type; /* defined in span.c */
+extern PyTypeObject kvpy_asker_type; /* defined in asker.c */
+extern PyTypeObject kvpy_job_type; /* defined in job.c */
 
 /* kvpy_code returns the number that the handle's callers get for an error of the library. */
 long kvpy_code(const kvpy_pool_t *self, int err);

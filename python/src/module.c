@@ -36,13 +36,17 @@ add_flags(PyObject *module)
         const char *name;
         long value;
     } flags[] = {
-        {"FORCE", KVPOOL_FORCE},       {"UPSERT", KVPOOL_UPSERT},       {"PIN_SOFT", KVPOOL_PIN_SOFT},
-        {"PIN_HARD", KVPOOL_PIN_HARD}, {"WAIT", KVPOOL_WAIT},           {"HEED_PROBES", KVPOOL_HEED_PROBES},
-        {"FRESH", KVPOOL_FRESH},       {"GROUPS", KVPOOL_GROUPS},       {"PREFETCH", KVPOOL_PREFETCH},
-        {"LINEAGES", KVPOOL_LINEAGES}, {"KEY_MAX", KVPOOL_KEY_MAX},     {"BATCH_MAX", KVPOOL_BATCH_MAX},
-        {"P2P_READ", KVPOOL_P2P_READ}, {"P2P_WRITE", KVPOOL_P2P_WRITE}, {"P2P_TRACEABLE", KVPOOL_P2P_TRACEABLE},
-        {"EPOCH", KVPOOL_EPOCH},       {"PLACES", KVPOOL_PLACES},       {"PRESENT", KVPOOL_PRESENT},
-        {"ON_SSD", KVPOOL_ON_SSD},     {"ON_HOST", KVPOOL_ON_HOST},
+        {"FORCE", KVPOOL_FORCE},         {"UPSERT", KVPOOL_UPSERT},
+        {"PIN_SOFT", KVPOOL_PIN_SOFT},   {"PIN_HARD", KVPOOL_PIN_HARD},
+        {"WAIT", KVPOOL_WAIT},           {"HEED_PROBES", KVPOOL_HEED_PROBES},
+        {"FRESH", KVPOOL_FRESH},         {"GROUPS", KVPOOL_GROUPS},
+        {"PREFETCH", KVPOOL_PREFETCH},   {"LINEAGES", KVPOOL_LINEAGES},
+        {"SOON", KVPOOL_SOON},           {"KEY_MAX", KVPOOL_KEY_MAX},
+        {"BATCH_MAX", KVPOOL_BATCH_MAX}, {"P2P_READ", KVPOOL_P2P_READ},
+        {"P2P_WRITE", KVPOOL_P2P_WRITE}, {"P2P_TRACEABLE", KVPOOL_P2P_TRACEABLE},
+        {"EPOCH", KVPOOL_EPOCH},         {"PLACES", KVPOOL_PLACES},
+        {"PRESENT", KVPOOL_PRESENT},     {"ON_SSD", KVPOOL_ON_SSD},
+        {"ON_HOST", KVPOOL_ON_HOST},
     };
 
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
@@ -182,7 +186,7 @@ PyInit__kvpool(void)
     PyObject *module, *errors;
 
     if (PyType_Ready(&kvpy_pool_type) < 0 || PyType_Ready(&kvpy_view_type) < 0 || PyType_Ready(&kvpy_peer_type) < 0 ||
-        PyType_Ready(&kvpy_span_type) < 0)
+        PyType_Ready(&kvpy_span_type) < 0 || PyType_Ready(&kvpy_asker_type) < 0 || PyType_Ready(&kvpy_job_type) < 0)
         return NULL;
     module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
@@ -190,10 +194,14 @@ PyInit__kvpool(void)
     Py_INCREF(&kvpy_pool_type);
     Py_INCREF(&kvpy_peer_type);
     Py_INCREF(&kvpy_span_type);
+    Py_INCREF(&kvpy_asker_type);
+    Py_INCREF(&kvpy_job_type);
     if (errors == NULL || PyModule_AddObject(module, "errors", errors) < 0 ||
         PyModule_AddObject(module, "Pool", (PyObject *)&kvpy_pool_type) < 0 ||
         PyModule_AddObject(module, "Peer", (PyObject *)&kvpy_peer_type) < 0 ||
-        PyModule_AddObject(module, "Span", (PyObject *)&kvpy_span_type) < 0 || !add_flags(module) ||
+        PyModule_AddObject(module, "Span", (PyObject *)&kvpy_span_type) < 0 ||
+        PyModule_AddObject(module, "Asker", (PyObject *)&kvpy_asker_type) < 0 ||
+        PyModule_AddObject(module, "Job", (PyObject *)&kvpy_job_type) < 0 || !add_flags(module) ||
         PyModule_AddStringConstant(module, "version", kvpool_version()) < 0) {
         Py_DECREF(module);
         return NULL;

@@ -11,12 +11,19 @@ own idea of hits needs an Adapter of its own, and nothing else here changes.
 
 The interpreter has to find vLLM: use_vllm() before this is imported."""
 import contextlib
+import copy
 import dataclasses
+import functools
 import itertools
 import json
+import os
 import pathlib
 import pickle
+import signal
+import socket
+import subprocess
 import tempfile
+import time
 import types
 import zlib
 
@@ -40,6 +47,8 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.worker.utils import allocate_kv_cache
 from vllm.version import __version_tuple__
+
+import kvpool
 
 try:  # 0.33 has the plan of the cache in a module of its own
     from vllm.v1.core import kv_cache_planning
@@ -85,7 +94,7 @@ def ends_engine(kind):
 # ---- the configuration of an engine
 
 
-class _NoModel:
+class _NoModel(torch.nn.Module):
     """What vLLM's registry wants to see of a model that generates text. It is never made."""
 
     def __init__(self, vllm_config, prefix=""):
@@ -106,36 +115,33 @@ _ARCHITECTURE = "KvpoolNoModel"
 ModelRegistry.register_model(_ARCHITECTURE, _NoModel)
 
 
-def _model_config():
-    """A Llama by its config.json alone."""
+@functools.cache
+def _model_config(ranks):
+    """A Llama by its config.json alone. Each rank has HEADS heads of it."""
     with tempfile.TemporaryDirectory() as folder:
         pathlib.Path(folder, "config.json").write_text(json.dumps(dict(
             architectures=[_ARCHITECTURE], model_type="llama", hidden_size=32, intermediate_size=32, num_hidden_layers=4,
-            num_attention_heads=HEADS, num_key_value_heads=HEADS, head_dim=HEAD_SIZE, vocab_size=VOCABULARY,
+            num_attention_heads=HEADS * ranks, num_key_value_heads=HEADS * ranks, head_dim=HEAD_SIZE, vocab_size=VOCABULARY,
             max_position_embeddings=MAX_LEN, torch_dtype="float32")))
         return ModelConfig(model=folder, tokenizer=folder, skip_tokenizer_init=True, dtype="float32", seed=0, max_model_len=MAX_LEN)
-
-
-_models = []
 
 
 class Setup(types.SimpleNamespace):
     """How an engine is made. blocks: of the whole pool, of which vLLM keeps one as its null block. groups: "full", or "full" and
     "window". budget: tokens a step. overlapped: as with asynchronous scheduling, a step may be planned before the one before it has
     been processed. late_loads: vLLM 0.33 waits with loads until the steps under way are done, as it does for models with a HiSparse
-    host pool. runner: 1 or 2, vLLM's model runner."""
+    host pool. runner: 1 or 2, vLLM's model runner. layout: of the cache, as vLLM names it; the default is what it takes on a CPU. reserve:
+    a request is let in if there is room for its whole prompt, which is vLLM's default."""
 
     def __init__(self, **given):
         super().__init__(**(dict(blocks=64, groups=("full",), window=2 * BLOCK, policy="recompute", budget=512, seqs=16, ranks=1,
-                                 overlapped=False, late_loads=False, runner=1, reserve=True) | given))
+                                 overlapped=False, late_loads=False, runner=1, layout="LBHNC", reserve=True) | given))
 
 
 def vllm_config(setup, adapter):
-    if not _models:
-        _models.append(_model_config())
     transfer = KVTransferConfig(kv_role="kv_both", kv_load_failure_policy=setup.policy, **adapter.transfer())
     made = VllmConfig(
-        model_config=_models[0],
+        model_config=_model_config(setup.ranks),
         cache_config=CacheConfig(block_size=BLOCK, enable_prefix_caching=True),
         scheduler_config=SchedulerConfig(
             max_num_seqs=setup.seqs, max_num_batched_tokens=setup.budget, max_model_len=MAX_LEN, enable_chunked_prefill=True,
@@ -143,7 +149,9 @@ def vllm_config(setup, adapter):
         device_config=DeviceConfig("cpu"), kv_transfer_config=transfer)
     # vLLM forbids it on CPUs; the scheduler does not care where the model runs.
     made.scheduler_config.async_scheduling = setup.overlapped
-    made.cache_config.kv_cache_layout = "LBNHC"
+    made.cache_config.kv_cache_layout = setup.layout
+    # As behind the start of the workers, which this has none of.
+    made.parallel_config.tensor_parallel_size = made.parallel_config.world_size = setup.ranks
     return made
 
 
@@ -193,6 +201,9 @@ class Worker:
         self.tables = {}  # request: a list of blocks a cache group
         self.tokens = {}  # request: its tokens, those that were sampled here included
         self.hooks = []  # names of the connector's hooks, in the order of their calls
+        config = copy.copy(config)
+        config.parallel_config = copy.copy(config.parallel_config)
+        config.parallel_config.rank = rank
         with as_rank(rank, setup.ranks):
             self.connector = KVConnectorFactory.create_connector(config, KVConnectorRole.WORKER, cache_config)
             self.connector.register_kv_caches(self.caches)
@@ -210,7 +221,7 @@ class Worker:
         number = list(self.caches).index(layer)
         return torch.tensor([float((total + 977 * number + 31 * self.rank) & 0xffffff) for total in itertools.islice(sums, first + 1, None)])
 
-    def _slots(self, group, table, first, end):
+    def _slots(self, table, first, end):
         where = torch.arange(first, end)
         blocks = torch.tensor([table[position // BLOCK] for position in range(first, end)], dtype=torch.long)
         return blocks, where % BLOCK
@@ -223,14 +234,13 @@ class Worker:
                 values = self.values(tokens, layer, first, first + BLOCK)
                 self.caches[layer][block] = WRONG if wrong else values[None, :, None]
 
-    def wrong_slots(self, group, table, tokens, first, end):
-        """Blocks of which the cache does not have what it ought to have for tokens from first to end."""
-        found = set()
-        for layer in self.cache_config.kv_cache_groups[group].layer_names if first < end else ():
-            blocks, offsets = self._slots(group, table, first, end)
-            right = (self.caches[layer][blocks, :, offsets] == self.values(tokens, layer, first, end)[:, None, None]).all(dim=(1, 2))
-            found.update(blocks[~right].tolist())
-        return found
+    def _wrong(self, layer, table, tokens, first, end):
+        """Blocks in which a layer does not have what it ought to have for tokens from first to end."""
+        if first >= end:
+            return set()
+        blocks, offsets = self._slots(table, first, end)
+        right = (self.caches[layer][blocks, :, offsets] == self.values(tokens, layer, first, end)[:, None, None]).all(dim=(1, 2))
+        return set(blocks[~right].tolist())
 
     # ---- a step
 
@@ -295,14 +305,18 @@ class Worker:
             self._hook("wait_for_layer_load", layer)
             group = next(i for i, one in enumerate(self.cache_config.kv_cache_groups) if layer in one.layer_names)
             window = getattr(self.cache_config.kv_cache_groups[group].kv_cache_spec, "sliding_window", None) or MAX_LEN
+            # As attention does: first all requests write, then each reads what is before it, of which some may be written by another
+            # one in this step. What was read wrongly is in all layers behind.
             for request, count in output.num_scheduled_tokens.items():
-                first, tokens, table = computed[request], self.tokens[request], self.tables[request][group]
-                bad = self.wrong_slots(group, table, tokens, max(0, first - window + 1), first)
+                first, table = computed[request], self.tables[request][group]
+                blocks, offsets = self._slots(table, first, first + count)
+                values = self.values(self.tokens[request], layer, first, first + count)
+                self.caches[layer][blocks, :, offsets] = torch.full_like(values, WRONG)[:, None, None] if request in wrong else values[:, None, None]
+            for request in output.num_scheduled_tokens:
+                first = computed[request]
+                bad = self._wrong(layer, self.tables[request][group], self.tokens[request], max(0, first - window + 1), first)
                 if bad:
                     wrong.setdefault(request, set()).update(bad)
-                blocks, offsets = self._slots(group, table, first, first + count)
-                values = self.values(tokens, layer, first, first + count)
-                self.caches[layer][blocks, :, offsets] = torch.full_like(values, WRONG)[:, None, None] if bad else values[:, None, None]
             self._hook("save_kv_layer", layer, self.caches[layer], None)
         for request, count in output.num_scheduled_tokens.items():
             tokens = self.tokens[request]
@@ -397,23 +411,30 @@ class Engine:
             self.plan()
             self.process()
 
-    def run(self, *requests, steps=100):
+    def _goes_on(self, steps):
+        """One step for each turn of a loop, at most `steps`; as vLLM does, with a pause behind a step that had nothing to compute."""
+        for _ in range(steps or self.adapter.steps):
+            yield
+            if not self.plan().num_scheduled_tokens:
+                time.sleep(self.adapter.idle_s)
+            self.process()
+
+    def run(self, *requests, steps=None):
         """Until all of them have ended."""
-        for _ in range(steps):
+        for _ in self._goes_on(steps):
             if all(request.is_finished() for request in requests):
                 return
-            self.step()
-        raise Failed(f"not ended after {steps} steps: {[(r.request_id, str(r.status)) for r in requests if not r.is_finished()]}")
+        left = [(request.request_id, str(request.status)) for request in requests if not request.is_finished()]
+        raise Failed(f"not ended after {steps or self.adapter.steps} steps: {left}")
 
-    def settle(self, steps=100):
+    def settle(self):
         """Until vLLM has nothing left to do."""
         while self.flying:
             self.process()
-        for _ in range(steps):
+        for _ in self._goes_on(None):
             if not self.scheduler.has_requests():
                 return
-            self.step()
-        raise Failed(f"the engine goes on after {steps} steps: {list(self.scheduler.requests)}")
+        raise Failed(f"the engine goes on after {self.adapter.steps} steps: {list(self.scheduler.requests)}")
 
     # ---- what can be asked
 
@@ -449,8 +470,9 @@ def prompt(blocks, tail=0, seed=0):
 
 
 class Adapter:
-    """How vLLM is told of a connector, and what a case may do with it. One for a connector with a pool of its own has to have hits:
-    a case that wants n blocks of a prompt found calls have()."""
+    """How vLLM is told of a connector, and what a case may do with what lies outside the engine. steps: how many an engine may need
+    where nothing else is said; idle_s: the pause behind a step without tokens."""
+    steps, idle_s = 100, 0
 
     def transfer(self):
         """Arguments for KVTransferConfig."""
@@ -458,10 +480,6 @@ class Adapter:
 
     def attach(self, engine):
         """The engine is made."""
-
-    def have(self, tokens, blocks):
-        """From now on the first blocks of a prompt with these tokens are found outside the engine."""
-        raise NotImplementedError
 
 
 # ---- the connector of the cases
@@ -506,6 +524,7 @@ class Scripted(Adapter):
         self.known = []  # (tokens, blocks) of have()
         self.calls, self.loads, self.name = [], [], name
         self.engine = None
+        self.pending, self.reset = False, None  # what has_pending_push_work and reset_cache say
         self.number = len(Scripted.table)
         Scripted.table[self.number] = self
 
@@ -582,6 +601,16 @@ class ScriptedConnector(KVConnectorBase_V1, SupportsHMA):
     def on_new_request(self, request):
         self._note("new", request.request_id)
 
+    def bind_gpu_block_pool(self, gpu_block_pool):
+        self.pool = gpu_block_pool
+
+    def has_pending_push_work(self):
+        return self.script.pending
+
+    def reset_cache(self):
+        self._note("reset")
+        return self.script.reset
+
     def request_finished_all_groups(self, request, block_ids):
         self._note("finished", request.request_id, [len(group) for group in block_ids])
         self.waiting = [load for load in self.waiting if load.request != request.request_id]
@@ -652,8 +681,96 @@ class Multi(Adapter):
 
     def transfer(self):
         return dict(kv_connector="MultiConnector", kv_connector_extra_config={
-            "connectors": [dict(kv_role="kv_both", **child.transfer()) for child in self.children]})
+            "connectors": [dict(kv_role="kv_both", kv_load_failure_policy="recompute", **child.transfer()) for child in self.children]})
 
     def attach(self, engine):
         for child in self.children:
             child.attach(engine)
+
+
+# ---- our connector
+
+
+class KVPool(Adapter):
+    """kvpool.vllm.KVPoolConnector, with a master and a node of its own. All engines of one adapter have one pool."""
+    steps, idle_s = 20000, 0.001
+
+    def __init__(self, **settings):
+        self.settings, self.lost, self.engine = settings, set(), None
+        self.processes, self.node = [], None
+        port = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{port.getsockname()[1]}"
+        port.close()
+        self.start("kvpool-master", "--listen", self.address, "--http", "none", "--data-dir", "none")
+        self.node = self.start("kvpool-node", "--master", self.address, "--memory", "64MiB", "--name", f"node-{self.address}", "--keeper", "none")
+
+    def start(self, program, *arguments):
+        """A daemon, once it is ready."""
+        where = pathlib.Path(kvpool.__file__).parent / "bin" / program
+        process = subprocess.Popen([where, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.processes.append(process)
+        need(process.stdout.readline().startswith("ready"), f"{program} did not start")
+        return process
+
+    def transfer(self):
+        extra = {"master": self.address, "cost": "always", "lookup_ms": 5000} | self.settings
+        return dict(kv_connector="KVPoolConnector", kv_connector_module_path="kvpool.vllm", kv_connector_extra_config=extra)
+
+    def attach(self, engine):
+        self.engine = engine
+        ours = [one for one in getattr(engine.connector, "_connectors", [engine.connector]) if type(one).__name__ == "KVPoolConnector"]
+        self.side = ours[0].scheduler
+        self.requests = self.side.requests
+        allocated = self.requests.allocated
+
+        def lossy(request, tables, external):
+            for number in self.lost if external else ():
+                for key in self.keys(request, number):
+                    self.pool().remove(key, force=True)
+            allocated(request, tables, external)
+
+        self.requests.allocated = lossy
+
+    def pool(self):
+        return self.side.attachment.pool
+
+    def keys(self, request, number):
+        """Of all objects of the block of that number."""
+        for i, group in enumerate(self.side.groups):
+            block = self.requests.hashes(request, i)[number].hex().encode()
+            yield from (self.side.names.object_prefix(group, shard, 0) + block for shard in range(group.shards))
+
+    def lose(self, number):
+        """The block of that number is removed between the look-up and the load."""
+        self.lost.add(number)
+
+    def node_kill(self):
+        self.node.kill()
+        self.node.wait()
+
+    def node_stop(self):
+        self.node.send_signal(signal.SIGSTOP)
+
+    def node_go_on(self):
+        self.node.send_signal(signal.SIGCONT)
+
+    def flip(self, tokens, number):
+        """One byte of the block of that number is another one in the node's memory, where its bytes are looked for."""
+        request = types.SimpleNamespace(block_hashes=self.engine.hasher(Request(
+            request_id="flip", prompt_token_ids=list(tokens), pooling_params=None, sampling_params=SamplingParams())))
+        value = self.pool().get(next(iter(self.keys(request, number))))
+        for descriptor in pathlib.Path(f"/proc/{self.node.pid}/fd").iterdir():
+            if "memfd:" in os.readlink(descriptor):
+                with open(descriptor, "r+b") as file:
+                    at = file.read().find(value)
+                    if at >= 0:
+                        file.seek(at + 5)
+                        file.write(bytes([value[5] ^ 1]))
+                        return
+        raise Failed("the bytes of the block are not found in the node's memory")
+
+    def close(self):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+            process.stdout.close()

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way to the pool: an engine starts without a master too, and has no cache until one answers. Nothing here knows vLLM.
+
+Generations. The fingerprint object of a namespace has a number that rises with each reset. An engine's weights belong to
+the generation that it found, plus one for each reset of its own. It uses the namespace only while the stored generation is
+its own. So of N engines that are reset one bumps, and the others, once they are reset too, find their generation there; an
+engine that is behind neither reads nor stores. The epoch, which each message carries, holds this at the master.
+"""
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections import deque
+from typing import Any, Callable, Deque, Dict, Optional, Tuple
+
+from .. import errors
+from .._pool import Pool
+from .names import FINGERPRINT_KEY, describe, differences, fingerprint_bytes
+from .settings import Settings
+
+log = logging.getLogger(__name__)
+
+_FIRST_S = 1.0  # of the first attempt, which the engine's start waits for
+_AGAIN_S = 1.0  # between attempts, and between looks at a namespace that is not this engine's
+_CALL_S = 2.0
+
+
+class Mismatch(ValueError):
+    """The namespace has blocks of another engine."""
+
+
+class Attachment:
+    """One handle of the pool. fields: the fingerprint, or None for a handle that only moves bytes (a worker's).
+    on_ready(pool, epoch) and on_lost() are called by the attachment's thread, or by start() for the first attempt."""
+
+    def __init__(self, settings: Settings, name: str, fields: Optional[Dict[str, Any]], on_ready: Callable[[Pool, int], None],
+                 on_lost: Callable[[], None] = lambda: None, memory: Any = 0) -> None:
+        self._settings, self._name, self._fields, self._memory = settings, name, fields, memory
+        self._on_ready, self._on_lost = on_ready, on_lost
+        self.pool: Optional[Pool] = None
+        self.state = "away"  # "away", "ready", "behind" (another generation), "mismatch"
+        self._generation: Optional[int] = None
+        self._is_new = False  # the namespace has not been advanced to the generation
+        self._epoch = -1
+        self._lock = threading.RLock()
+        self._wake = threading.Event()
+        self._tasks: Deque[Callable[[], Any]] = deque()
+        self._is_closing = False
+        self._has_warned = False
+        self._thread = threading.Thread(target=self._run, name="kvpool-attach", daemon=True)
+
+    def start(self) -> None:
+        """Tries once. Raises Mismatch for a namespace of another engine, if the settings say so; further attempts are made by
+        a thread, which only switches the cache off for this."""
+        with self._lock:
+            self._try(_FIRST_S)
+        if self.state == "mismatch" and self._settings.on_mismatch == "refuse":
+            self.close()
+            raise Mismatch(self._why)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._is_closing = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(_CALL_S)
+        with self._lock:
+            if self.pool is not None:
+                self.pool.close()
+
+    def look(self) -> None:
+        """The master said that the namespace has another epoch: the cache is off until the thread has looked."""
+        self.state = "behind" if self.state == "ready" else self.state
+        self._wake.set()
+
+    def later(self, task: Callable[[], Any]) -> None:
+        """The thread calls task, which may wait for the master."""
+        self._tasks.append(task)
+        self._wake.set()
+
+    def _run(self) -> None:
+        while not self._is_closing:
+            self._wake.wait(None if self.state in ("ready", "mismatch") else _AGAIN_S)
+            self._wake.clear()
+            try:
+                while self._tasks and not self._is_closing:
+                    self._tasks.popleft()()
+                if self.state not in ("ready", "mismatch") and not self._is_closing:
+                    with self._lock:
+                        self._try(_CALL_S)
+            except Exception:  # the engine goes on without the pool
+                log.exception("the pool cannot be used")
+
+    # ---- attempts
+    def _try(self, seconds: float) -> None:
+        try:
+            if self.pool is None:
+                s = self._settings
+                self.pool = Pool(s.master, name=self._name, transports=s.transports, deadline=seconds, verify=s.verify,
+                                 memory=self._memory, tenant=s.namespace, master_wait=seconds)
+            if self._fields is not None and not (self._advance() if self._is_new else self._compare()):
+                return
+        except (errors.UnreachableError, errors.DeadlineError) as e:
+            if not self._has_warned:
+                self._has_warned = True
+                at = self._settings.master or os.environ.get("KVPOOL_MASTER") or "127.0.0.1:50051"
+                log.warning("no cache until a master answers at %s: %s", at, e)
+            return
+        self.state = "ready"
+        if self._has_warned:
+            log.info("the pool is reached, and its cache is used")
+        self._has_warned = False
+        self._on_ready(self.pool, max(self._epoch, 0))
+
+    def _read(self) -> Tuple[int, Optional[Dict[str, Any]], bytes]:
+        """(epoch, the fingerprint object or None, its bytes)"""
+        assert self.pool is not None
+        with self.pool.lookup([FINGERPRINT_KEY], deadline=_CALL_S) as found:
+            epoch = found.epoch
+        try:
+            stored = self.pool.get(FINGERPRINT_KEY, fresh=True, epoch=epoch, deadline=_CALL_S)
+        except errors.NotFoundError:
+            return epoch, None, b""
+        try:
+            value = json.loads(stored)
+            return epoch, value if isinstance(value, dict) else {}, stored
+        except ValueError:
+            return epoch, {}, stored
+
+    def _put(self, epoch: int) -> None:
+        assert self.pool is not None and self._fields is not None
+        value = fingerprint_bytes({"fields": self._fields, "generation": self._generation})
+        self.pool.put(FINGERPRINT_KEY, value, pin="hard", epoch=epoch, deadline=_CALL_S)
+
+    def _compare(self) -> bool:
+        """Returns whether the namespace is this engine's, of its generation. A namespace without a fingerprint becomes its own,
+        unless another engine may have bumped it just now."""
+        epoch, stored, _ = self._read()
+        if stored is None:
+            if self._generation is not None and epoch > self._epoch >= 0:
+                self.state = "behind"
+                return False
+            self._generation = self._generation or 0
+            self._put(epoch)
+            epoch, stored, _ = self._read()
+        theirs = (stored or {}).get("fields")
+        found = differences(self._fields or {}, json.dumps(theirs).encode())
+        if found:
+            self._why = (f"namespace {self._settings.namespace!r} has blocks of another engine (choose another namespace, or bump "
+                         f"it): {describe(found)}")
+            self.state = "mismatch"
+            log.error("the cache is off: %s", self._why)
+            return False
+        generation = (stored or {}).get("generation", 0)
+        if self._generation is None:
+            self._generation = generation
+        if generation != self._generation:
+            self.state = "behind"
+            return False
+        self._epoch = epoch
+        return True
+
+    _why = ""
+
+    # ---- reset
+    def reset(self) -> None:
+        """The engine has new weights. Without a master the cache is off until the thread has reached one and advanced the
+        namespace, so old blocks are not read in any case."""
+        self._on_lost()
+        with self._lock:
+            if self.state == "mismatch":
+                return
+            self._generation, self._is_new = (self._generation or 0) + 1, True
+            self.state = "away"
+            try:
+                self._advance()
+            except (errors.Error, OSError) as e:
+                log.warning("after the reset there is no cache until the pool is reached: %s", e)
+        self._wake.set()
+
+    def _advance(self) -> bool:
+        """Bumps the namespace, unless another engine of this generation has done so."""
+        if self.pool is None:
+            return False
+        epoch, stored, _ = self._read()
+        if stored is None or stored.get("generation", 0) < (self._generation or 0):
+            try:
+                epoch = self.pool.bump(epoch=epoch, deadline=_CALL_S)
+            except errors.Error as e:
+                if e.name != "STALE":
+                    raise
+                epoch, _, _ = self._read()
+            self._put(epoch)
+        self._is_new = False
+        if not self._compare():
+            return False
+        self.state = "ready"
+        self._on_ready(self.pool, self._epoch)
+        return True

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names of objects and groups, and the fingerprint of a namespace. Nothing here knows vLLM."""
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Dict, List, Sequence, Tuple
+
+FINGERPRINT_KEY = b"kvpool:fingerprint"
+
+
+@dataclass(frozen=True)
+class Group:
+    """A cache group of the engine. number: vLLM's. kind: "full", "window" or "state". block_tokens: tokens of a block.
+    shards: the number of ranks of one pipeline stage that hold different bytes of a block. window: tokens, 0 = no window."""
+
+    number: int
+    kind: str
+    block_tokens: int
+    shards: int = 1
+    window: int = 0
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names of the blocks of one namespace. stages: the number of pipeline stages."""
+
+    namespace: str
+    stages: int = 1
+
+    def object_prefix(self, group: Group, shard: int, stage: int) -> bytes:
+        """The key of a block is this prefix and the block's hash in hexadecimal digits. The conductor reads this form."""
+        return f"{self.namespace}@tp_rank:{shard}@pcp0@dcp0@pp_rank:{stage}@group:{group.number}@".encode()
+
+    def group_prefix(self, group: Group) -> bytes:
+        """The id of the group of a block's objects is this prefix and the hash in digits."""
+        return f"{self.namespace}@group:{group.number}@".encode()
+
+    def members(self, group: Group) -> int:
+        """The number of objects of a block. With 1 there is no group, so that such objects go to SSDs."""
+        return self.stages * group.shards
+
+    def is_grouped(self, group: Group) -> bool:
+        return self.members(group) > 1
+
+    def lookup_prefix(self, group: Group) -> bytes:
+        """What a look-up asks for: the group's id, or the only object's key."""
+        return self.group_prefix(group) if self.is_grouped(group) else self.object_prefix(group, 0, 0)
+
+
+def fingerprint_bytes(fields: Dict[str, Any]) -> bytes:
+    """The object that says what the blocks of a namespace depend on."""
+    return json.dumps(fields, sort_keys=True, indent=1).encode()
+
+
+def differences(ours: Dict[str, Any], stored: bytes) -> List[Tuple[str, Any, Any]]:
+    """(field, our value, the stored value) of each field that differs. An object that is no fingerprint differs as a whole."""
+    try:
+        theirs = json.loads(stored)
+        if not isinstance(theirs, dict):
+            raise ValueError
+    except ValueError:
+        return [("the whole object", "a fingerprint", repr(stored[:80]))]
+    plain = json.loads(json.dumps(ours))
+    names = sorted(set(plain) | set(theirs), key=str)
+    return [(n, plain.get(n), theirs.get(n)) for n in names if plain.get(n) != theirs.get(n)]
+
+
+def describe(found: Sequence[Tuple[str, Any, Any]]) -> str:
+    """One line for the log."""
+    return "; ".join(f"{name}: here {here!r}, in the pool {there!r}" for name, here, there in found)
