@@ -222,7 +222,7 @@ class Cost:
             k = n if n * block_tokens >= self._min_tokens_unknown and (fit or self._guesses) else 0
         else:
             k = self._best(places, block_bytes, block_tokens, context, fit, per_byte)
-        probe = k if k < n and per_byte and now - self._measured[places[k]] >= self._probe_every_s else None
+        probe = k if k < n and now - self._measured[places[k]] >= self._probe_every_s else None
         if probe is not None:
             self._measured[places[k]] = now
         if fit is None:

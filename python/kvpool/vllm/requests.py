@@ -19,6 +19,7 @@ from .settings import Settings
 _TTL_S = 2.0  # of a look-up's reservation; it is asked for again if no blocks were free for so long
 _QUIET_S = 0.1  # after a look-up without an answer none is sent for so long
 _STALE = _kvpool.errors["STALE"][0]
+_PROBE_BLOCKS = 8
 _AGAIN_S = 0.005  # between the look-ups of a decode that waits for the puts of its prefill
 
 
@@ -60,7 +61,7 @@ class Load(NamedTuple):
     choice: Choice
     rate: float  # bytes a second that a thread may expect, 0 = unknown
     epoch: int
-    is_probe: bool = False  # one block, to memory beside the cache, to measure the way to it
+    is_probe: bool = False  # to memory beside the cache, to measure the way to it
 
 
 class Save(NamedTuple):
@@ -257,16 +258,16 @@ class Requests:
         return min(choice.blocks * self.unit_tokens, entry.hit - computed), True
 
     def _probe(self, entry: _Entry, unit: int) -> None:
-        """Reads one block of a hit that is computed, so that the engine learns when loading gets faster."""
-        group = self.groups[0]
-        hashes = self.hashes(entry.request, 0)
-        i = min(unit * self.unit_tokens // group.block_tokens, len(hashes) - 1)
+        """Reads some blocks of a hit that is computed, so that the engine learns how fast loading is."""
+        units = [u for u in range(unit, min(unit + _PROBE_BLOCKS, len(entry.places))) if entry.places[u] == entry.places[unit]]
+        hashes, per = self.hashes(entry.request, 0), self.unit_tokens // self.groups[0].block_tokens
+        chosen = [hashes[(u + 1) * per - 1] for u in units]
         job, self._next = self._next, self._next + 1
         end_s = self.settings.load_ms / 1e3
-        load = Load(job, "", [Part(0, i, [hashes[i]], [0], 0)], Choice(1, end_s, 0.0, 0.0, end_s, None), 0.0, self.epoch or 0, True)
-        self.cost.began(job, entry.places[unit:unit + 1], self.block_bytes[0])
-        self._loads[job] = None, LoadReport(0, 1, 0.0)
-        self._new_loads.append(load)
+        part = Part(0, unit * per, chosen, [0] * len(chosen), 0)
+        self.cost.began(job, entry.places[unit:unit + 1] * len(units), self.block_bytes[0])
+        self._loads[job] = None, LoadReport(0, len(units), 0.0)
+        self._new_loads.append(Load(job, "", [part], Choice(len(units), end_s, 0.0, 0.0, end_s, None), 0.0, self.epoch or 0, True))
         self.counts["probes"] += 1
 
     def _unit_bytes(self) -> int:

@@ -69,7 +69,7 @@ class Transfers:
         self.names, self.groups, self.rank = names, groups, rank
         self.pool: Any = None
         self._lock = threading.Condition()
-        self._loads: Deque[_Loading] = deque()  # a load is in it once for each of its threads
+        self._loads: Deque[_Loading] = deque()  # a load is in it once for each of its threads, a probe once
         self._saves: Deque[Tuple[Save, Callable[[], None]]] = deque()
         self._all: Dict[int, _Loading] = {}
         self._results = _Results()
@@ -97,17 +97,16 @@ class Transfers:
 
     # ---- jobs
     def load(self, load: Load) -> None:
-        loading = _Loading(load, [], time.monotonic())
+        loading = _Loading(load, [], time.monotonic(), 1 if load.is_probe else 2)
         try:
             if self.pool is not None:
-                loading.jobs = [(part, self._job(part, shard, self._scratch(layout) if load.is_probe else layout))
-                                for part in load.parts for shard, layout in self.rank.layouts[part.group]]
+                loading.jobs = self._jobs(load)
         except Exception as e:  # hashes or blocks that no job takes: nothing is raised into the engine
             log.exception("a load cannot be made")
             loading.error = type(e).__name__
         with self._lock:
             self._all[load.job] = loading
-            self._loads.extend((loading, loading))
+            self._loads.extend((loading,) * loading.turns)
             self._lock.notify_all()
 
     def save(self, save: Save, ready: Callable[[], None]) -> None:
@@ -121,6 +120,10 @@ class Transfers:
             loading = self._all.get(job)
             for _, one in loading.jobs if loading else ():
                 one.stop()
+
+    def _jobs(self, load: Load) -> List[Tuple[Part, Any]]:
+        return [(part, self._job(part, shard, self._scratch(layout) if load.is_probe else layout))
+                for part in load.parts for shard, layout in self.rank.layouts[part.group]]
 
     def _scratch(self, layout: bytes) -> bytes:
         """The layout of a block in memory beside the cache."""
@@ -152,6 +155,9 @@ class Transfers:
                 loading = self._loads.popleft()
             error = ""
             try:
+                if loading.load.is_probe:  # once more for the time: the first time may connect
+                    self._get(loading)
+                    loading.jobs, loading.begun = self._jobs(loading.load), time.monotonic()
                 self._get(loading)
             except BaseException as e:
                 log.exception("a load failed")
