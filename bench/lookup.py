@@ -17,7 +17,7 @@ import time
 
 import kvpool
 from kvpool import _kvpool
-from kvpool.vllm.names import Group, Names
+from kvpool.vllm.names import Group, names_of
 
 OBJECT_BYTES = 4096
 
@@ -36,7 +36,7 @@ def fill(pool, names, groups, hashes):
     layout = struct.pack("=QQQ", _kvpool.memory_of(memory, False)[0], 0, OBJECT_BYTES)
     for group in groups:
         for shard in range(group.shards):
-            grouped = (names.group_prefix(group), names.members(group), shard) if names.is_grouped(group) else None
+            grouped = (names.group_prefix(group), names.members(group), shard) if names.is_grouped else None
             job = _kvpool.Job(pool._raw, layout, names.object_prefix(group, shard, 0), hashes, [0] * len(hashes), grouped)
             assert job.put(time.monotonic() + 60, 0, 0)[0] == 0 and not any(job.results())
 
@@ -62,8 +62,8 @@ def main():
                start("kvpool-node", "--master", address, "--memory", str(max(size, 1 << 28)), "--name", "n", "--keeper", "none")]
     try:
         pool = kvpool.Pool(address)
-        names = Names("bench")
         groups = [Group(i, "full", 16, given.ranks) for i in range(given.groups)]
+        names = names_of("bench", 1, groups)
         hashes = [hashlib.sha256(str(i).encode()).digest() for i in range(given.blocks)]
         fill(pool, names, groups, hashes)
         keys = [names.object_prefix(g, s, 0) + h.hex().encode() for h in hashes for g in groups for s in range(g.shards)]

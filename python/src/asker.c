@@ -388,8 +388,12 @@ asker_ask(asker_t *self, PyObject *args)
         return NULL;
     }
     q->is_prefix = is_prefix != 0;
+    if (self->pid != getpid()) { /* the thread that holds the lock may not be in this process */
+        free_question(q);
+        Py_RETURN_FALSE;
+    }
     pthread_mutex_lock(&self->lock);
-    is_taken = self->has_thread && self->pid == getpid() && self->questions_n < QUESTIONS_MAX;
+    is_taken = self->has_thread && self->questions_n < QUESTIONS_MAX;
     if (is_taken) {
         *self->end = q;
         self->end = &q->next;

@@ -17,6 +17,7 @@
 #define SLICE_FIRST_BYTES (1u << 20) /* a slice whose rate is not known */
 #define SLICE_MAX_BYTES (32u << 20)
 #define PUT_ITEMS_MAX 256u
+#define DEADLINE_MAX_S 3600.0
 
 typedef struct {
     uint64_t base, stride, len;
@@ -234,7 +235,7 @@ get_slices(job_t *self, const term_t *term, double rate, bool ends_at_failure, k
                 return KVPOOL_NOMEM;
             }
         }
-        opts->deadline_ms = (uint32_t)(left_s * 1e3);
+        opts->deadline_ms = left_s < DEADLINE_MAX_S ? (uint32_t)(left_s * 1e3) : (uint32_t)(DEADLINE_MAX_S * 1e3);
         bytes = get_slice(self, first, n, &b, opts, &err);
         *bytes_out += bytes;
         took = now_s() - began;
@@ -332,7 +333,8 @@ job_key(job_t *self, PyObject *arg)
 {
     uint64_t i;
 
-    if (!kvpy_uint(arg, self->n == 0 ? 0 : self->n - 1, "a block", &i)) return NULL;
+    if (self->n == 0) return PyErr_Format(PyExc_ValueError, "the job has no blocks");
+    if (!kvpy_uint(arg, self->n - 1, "a block", &i)) return NULL;
     return PyBytes_FromStringAndSize(self->keys + i * self->key_len, (Py_ssize_t)self->key_len);
 }
 

@@ -13,6 +13,7 @@ import logging
 import os
 import pathlib
 import sys
+import threading
 import time
 import traceback
 
@@ -631,6 +632,52 @@ def starts_without_a_master(h, adapter):
     while engine.connector.scheduler.attachment.state != "ready" and time.monotonic() < end:
         time.sleep(0.05)
     _again(h, adapter, stored, 5)
+    engine.close()
+
+
+@pool_case()
+def windows_alone(h, adapter):
+    """A model of sliding windows alone hits by its last blocks; where one of them is gone all is computed."""
+    stored = _stored(h, adapter, blocks=8, groups=("window",))
+    _again(h, adapter, stored, 7 - 2, groups=("window",))
+    adapter.lose(7)
+    _again(h, adapter, stored, 8 * h.BLOCK + 5, count="failed_NOT_FOUND", groups=("window",))
+
+
+@pool_case()
+def lost_fingerprint(h, adapter):
+    """Where the fingerprint is gone the blocks may be anybody's: an engine with other weights does not find them."""
+    stored = _stored(h, adapter)
+    with h.kvpool.Pool(adapter.address, tenant=adapter.side.names.namespace) as pool:
+        pool.remove("kvpool:fingerprint", force=True)
+    adapter.settings = {"weights_id": "other"}
+    _again(h, adapter, stored, 4 * h.BLOCK + 5)
+
+
+@pool_case()
+def hand_over_from_prefill(h, adapter):
+    """Prefill says how many blocks it stores, and decode waits for them; what is made up is not waited for."""
+    tokens, params = h.prompt(4, 5), []
+    engine = h.Engine(adapter)
+    told = engine.connector.request_finished_all_groups
+    engine.connector.request_finished_all_groups = lambda *given: params.append(told(*given)[1]) or (False, params[-1])
+    finished(engine, engine.add(tokens, params={"kvpool": 1}, max_tokens=2), 2)
+    h.same(params[0]["kvpool"]["blocks"], 4, "blocks that prefill stores")
+    for given, computed in ((params[0], 5), ({"kvpool": {"blocks": 4, "last": "00"}}, 69), ({"kvpool": {"blocks": 10**9, "last": "00"}}, 69)):
+        adapter.settings = {"handover_ms": 10000}
+        decode = h.Engine(adapter)
+        objects = [(key, decode.connector.scheduler.attachment.pool.get(key)) for key, _ in adapter.pool().list() if b"@" in key]
+        for key, _ in objects:
+            adapter.pool().remove(key, force=True)
+        late = threading.Timer(0.3, lambda objects=objects: [adapter.pool().put(key, value) for key, value in objects])
+        late.start()
+        begun = time.monotonic()
+        request = decode.add(tokens, params=given, max_tokens=2)
+        finished(decode, request, 2)
+        h.need(time.monotonic() - begun < 3, "decode waited in vain")
+        h.same(decode.computed[request.request_id], computed + 1, "computed tokens")
+        late.join()
+        decode.close()
     engine.close()
 
 

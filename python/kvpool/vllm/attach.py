@@ -17,7 +17,7 @@ from typing import Any, Callable, Deque, Dict, Optional, Tuple
 
 from .. import errors
 from .._pool import Pool
-from .names import FINGERPRINT_KEY, describe, differences, fingerprint_bytes
+from .names import FINGERPRINT_KEY, describe, differences, fingerprint_bytes, parsed
 from .settings import Settings
 
 log = logging.getLogger(__name__)
@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 _FIRST_S = 1.0  # of the first attempt, which the engine's start waits for
 _AGAIN_S = 1.0  # between attempts, and between looks at a namespace that is not this engine's
 _CALL_S = 2.0
+_TASKS_MAX = 64
+_ENDS = ("ready", "mismatch", "failed")  # states in which nothing is tried
+_BYTES_MAX = 1 << 20  # of a fingerprint
 
 
 class Mismatch(ValueError):
@@ -40,7 +43,7 @@ class Attachment:
         self._settings, self._name, self._fields, self._memory = settings, name, fields, memory
         self._on_ready, self._on_lost = on_ready, on_lost
         self.pool: Optional[Pool] = None
-        self.state = "away"  # "away", "ready", "behind" (another generation), "mismatch"
+        self.state = "away"  # "away", "ready", "behind" (another generation), "mismatch", "failed" (a fault of ours)
         self._generation: Optional[int] = None
         self._is_new = False  # the namespace has not been advanced to the generation
         self._epoch = -1
@@ -76,91 +79,105 @@ class Attachment:
         self._wake.set()
 
     def later(self, task: Callable[[], Any]) -> None:
-        """The thread calls task, which may wait for the master."""
-        self._tasks.append(task)
-        self._wake.set()
+        """The thread calls task, which may wait for the master. While the pool is away tasks are dropped."""
+        if self.state == "ready" and len(self._tasks) < _TASKS_MAX:
+            self._tasks.append(task)
+            self._wake.set()
 
     def _run(self) -> None:
         while not self._is_closing:
-            self._wake.wait(None if self.state in ("ready", "mismatch") else _AGAIN_S)
+            self._wake.wait(None if self.state in _ENDS else _AGAIN_S)
             self._wake.clear()
             try:
                 while self._tasks and not self._is_closing:
                     self._tasks.popleft()()
-                if self.state not in ("ready", "mismatch") and not self._is_closing:
+                if self.state not in _ENDS and not self._is_closing:
                     with self._lock:
                         self._try(_CALL_S)
-            except Exception:  # the engine goes on without the pool
-                log.exception("the pool cannot be used")
+            except Exception as e:  # the engine goes on without the pool
+                self._warn(e)
 
     # ---- attempts
     def _try(self, seconds: float) -> None:
+        s = self._settings
         try:
             if self.pool is None:
-                s = self._settings
                 self.pool = Pool(s.master, name=self._name, transports=s.transports, deadline=seconds, verify=s.verify,
                                  memory=self._memory, tenant=s.namespace, master_wait=seconds)
-            if self._fields is not None and not (self._advance() if self._is_new else self._compare()):
+            if self._fields is not None and not self._settle():
                 return
-        except (errors.UnreachableError, errors.DeadlineError) as e:
-            if not self._has_warned:
-                self._has_warned = True
-                at = self._settings.master or os.environ.get("KVPOOL_MASTER") or "127.0.0.1:50051"
-                log.warning("no cache until a master answers at %s: %s", at, e)
+        except (errors.Error, OSError) as e:
+            self._warn(e)
             return
         self.state = "ready"
         if self._has_warned:
             log.info("the pool is reached, and its cache is used")
         self._has_warned = False
-        self._on_ready(self.pool, max(self._epoch, 0))
+        self._on_ready(self.pool, self._epoch)
 
-    def _read(self) -> Tuple[int, Optional[Dict[str, Any]], bytes]:
-        """(epoch, the fingerprint object or None, its bytes)"""
+    def _warn(self, why: Exception) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            at = self._settings.master or os.environ.get("KVPOOL_MASTER") or "127.0.0.1:50051"
+            log.warning("no cache until the pool can be used (master %s): %s", at, why)
+
+    def _read(self) -> Tuple[int, Optional[Dict[str, Any]], int]:
+        """(epoch, the stored fields or None, their generation). Fields of another form are {}."""
         assert self.pool is not None
         with self.pool.lookup([FINGERPRINT_KEY], deadline=_CALL_S) as found:
             epoch = found.epoch
         try:
-            stored = self.pool.get(FINGERPRINT_KEY, fresh=True, epoch=epoch, deadline=_CALL_S)
+            size = self.pool.size(FINGERPRINT_KEY, deadline=_CALL_S)
+            stored = self.pool.get(FINGERPRINT_KEY, epoch=epoch, deadline=_CALL_S) if size <= _BYTES_MAX else b""
         except errors.NotFoundError:
-            return epoch, None, b""
+            return epoch, None, 0
+        value = parsed(stored) or {}
+        fields, generation = value.get("fields"), value.get("generation")
+        return epoch, fields if isinstance(fields, dict) else {}, generation if type(generation) is int else 0
+
+    def _bump(self, epoch: int) -> int:
+        """Begins a new epoch, unless another engine was faster. Returns the epoch."""
+        assert self.pool is not None
         try:
-            value = json.loads(stored)
-            return epoch, value if isinstance(value, dict) else {}, stored
-        except ValueError:
-            return epoch, {}, stored
+            return self.pool.bump(epoch=epoch, deadline=_CALL_S)
+        except errors.Error as e:
+            if e.name != "STALE":
+                raise
+            return self._read()[0]
 
     def _put(self, epoch: int) -> None:
         assert self.pool is not None and self._fields is not None
         value = fingerprint_bytes({"fields": self._fields, "generation": self._generation})
-        self.pool.put(FINGERPRINT_KEY, value, pin="hard", epoch=epoch, deadline=_CALL_S)
+        self.pool.put(FINGERPRINT_KEY, value, pin="hard", replicas=2, epoch=epoch, deadline=_CALL_S)
 
-    def _compare(self) -> bool:
-        """Returns whether the namespace is this engine's, of its generation. A namespace without a fingerprint becomes its own,
-        unless another engine may have bumped it just now."""
-        epoch, stored, _ = self._read()
-        if stored is None:
-            if self._generation is not None and epoch > self._epoch >= 0:
-                self.state = "behind"
-                return False
+    def _settle(self) -> bool:
+        """Returns whether the namespace is this engine's, of its generation. A namespace without a fingerprint may have blocks
+        of anybody, so it is bumped before it becomes this engine's."""
+        epoch, stored, generation = self._read()
+        if self._is_new and self._generation is None:
+            self._generation = generation + 1  # new weights before the first contact
+        if stored is None and self._generation is not None and epoch > self._epoch >= 0 and not self._is_new:
+            self.state = "behind"  # another engine has bumped, and its fingerprint is on its way
+            return False
+        is_older = self._is_new and generation < (self._generation or 0)
+        if stored is None or is_older:
+            if self._generation is None or is_older:
+                epoch = self._bump(epoch)
             self._generation = self._generation or 0
             self._put(epoch)
-            epoch, stored, _ = self._read()
-        theirs = (stored or {}).get("fields")
-        found = differences(self._fields or {}, json.dumps(theirs).encode())
+            epoch, stored, generation = self._read()
+        self._is_new = False
+        found = differences(self._fields or {}, json.dumps(stored).encode())
         if found:
             self._why = (f"namespace {self._settings.namespace!r} has blocks of another engine (choose another namespace, or bump "
                          f"it): {describe(found)}")
             self.state = "mismatch"
             log.error("the cache is off: %s", self._why)
             return False
-        generation = (stored or {}).get("generation", 0)
-        if self._generation is None:
-            self._generation = generation
-        if generation != self._generation:
-            self.state = "behind"
-            return False
-        self._epoch = epoch
-        return True
+        self._generation = generation if self._generation is None else self._generation
+        self.state = "ready" if generation == self._generation else "behind"
+        self._epoch = epoch if self.state == "ready" else self._epoch
+        return self.state == "ready"
 
     _why = ""
 
@@ -168,34 +185,11 @@ class Attachment:
     def reset(self) -> None:
         """The engine has new weights. Without a master the cache is off until the thread has reached one and advanced the
         namespace, so old blocks are not read in any case."""
-        self._on_lost()
         with self._lock:
+            self._on_lost()
             if self.state == "mismatch":
                 return
-            self._generation, self._is_new = (self._generation or 0) + 1, True
+            self._generation, self._is_new = None if self._generation is None else self._generation + 1, True
             self.state = "away"
-            try:
-                self._advance()
-            except (errors.Error, OSError) as e:
-                log.warning("after the reset there is no cache until the pool is reached: %s", e)
+            self._try(_CALL_S)
         self._wake.set()
-
-    def _advance(self) -> bool:
-        """Bumps the namespace, unless another engine of this generation has done so."""
-        if self.pool is None:
-            return False
-        epoch, stored, _ = self._read()
-        if stored is None or stored.get("generation", 0) < (self._generation or 0):
-            try:
-                epoch = self.pool.bump(epoch=epoch, deadline=_CALL_S)
-            except errors.Error as e:
-                if e.name != "STALE":
-                    raise
-                epoch, _, _ = self._read()
-            self._put(epoch)
-        self._is_new = False
-        if not self._compare():
-            return False
-        self.state = "ready"
-        self._on_ready(self.pool, self._epoch)
-        return True

@@ -2,11 +2,16 @@
 """KVPoolConnector: vLLM's hooks. What they do is in the other modules of this package (docs/adr/0046-vllm-connector.md)."""
 from __future__ import annotations
 
+import dataclasses
+import functools
 import hashlib
 import importlib
 import json
 import logging
 import os
+import platform
+import socket
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
@@ -20,7 +25,7 @@ from .. import _kvpool
 from . import layout
 from .attach import Attachment
 from .hits import Hits
-from .names import Group, Names
+from .names import Group, names_of
 from .requests import Load, LoadReport, Requests, Save, SaveReport
 from .settings import Settings, check_masters, read
 from .stats import Metrics, Stats
@@ -55,19 +60,9 @@ class WorkerMetadata(KVConnectorWorkerMetadata):
     def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerMetadata:
         assert isinstance(other, WorkerMetadata)
         for job, load in other.loads.items():
-            mine = self.loads.setdefault(job, LoadReport(0, load.blocks, 0.0))
-            mine.ranks += load.ranks
-            mine.blocks = min(mine.blocks, load.blocks)
-            mine.seconds = max(mine.seconds, load.seconds)
-            mine.error = mine.error or load.error
-            mine.is_cut |= load.is_cut
-            mine.corrupt += load.corrupt
+            self.loads.setdefault(job, LoadReport(0, load.blocks, 0.0)).add(load)
         for job, save in other.saves.items():
-            kept = self.saves.setdefault(job, SaveReport(0))
-            kept.ranks += save.ranks
-            kept.failed |= save.failed
-            kept.bytes += save.bytes
-            kept.seconds = max(kept.seconds, save.seconds)
+            self.saves.setdefault(job, SaveReport(0)).add(save)
         return self
 
 
@@ -130,12 +125,15 @@ def fingerprint(config: Any, cache: Any, groups: Sequence[Group], settings: Sett
     algorithm, seed = str(kv.prefix_caching_hash_algo), os.environ.get("PYTHONHASHSEED", "")
     if "xxhash" in algorithm and not seed:
         raise ValueError(f"prefix_caching_hash_algo {algorithm} has another seed in every process: set PYTHONHASHSEED, or choose sha256")
-    text = json.dumps(model.hf_config.to_dict(), sort_keys=True, default=str)
+    described = {name: value for name, value in model.hf_config.to_dict().items() if name not in ("_name_or_path", "transformers_version")}
+    text = json.dumps(described, sort_keys=True, default=str)
     speculative = getattr(config, "speculative_config", None)
     return {
         "weights_id": settings.weights_id, "model": model.model.rstrip("/").rsplit("/", 1)[-1], "revision": model.revision,
         "quantization": model.quantization, "dtype": str(model.dtype), "config": hashlib.sha256(text.encode()).hexdigest()[:32],
         "cache_dtype": str(kv.cache_dtype), "hash": algorithm, "hash_seed": seed, "hash_tokens": hash_tokens,
+        "device": f"{config.device_config.device_type} {platform.machine()}",
+        "backend": str(getattr(getattr(config, "attention_config", None), "backend", None)),
         "layout": str(getattr(cache, "kv_cache_layout", None)), "stages": config.parallel_config.pipeline_parallel_size,
         "groups": [{"number": g.number, "kind": g.kind, "block_tokens": g.block_tokens, "shards": g.shards, "window": g.window,
                     "specs": sorted({_spec_text(s) for s in _specs(cache.kv_cache_groups[g.number].kv_cache_spec)}),
@@ -146,8 +144,11 @@ def fingerprint(config: Any, cache: Any, groups: Sequence[Group], settings: Sett
 
 def _spec_text(spec: Any) -> str:
     """Without the number of heads of a rank, which depends on the tensor parallelism and not on the shards."""
-    parts = [f"{name}={getattr(spec, name)}" for name in ("head_size", "dtype", "sliding_window", "shapes") if hasattr(spec, name)]
+    parts = [f"{name}={getattr(spec, name)}" for name in _SPEC_FIELDS if hasattr(spec, name)]
     return f"{type(spec).__name__}({', '.join(parts)})"
+
+
+_SPEC_FIELDS = ("head_size", "head_size_v", "dtype", "dtypes", "sliding_window", "shapes", "kv_quant_mode", "tokens_per_state")
 
 
 class _Asker:
@@ -172,27 +173,28 @@ class _Scheduler:
     def __init__(self, config: Any, cache: Any, settings: Settings) -> None:
         self.groups = groups_of(config, cache, settings)
         parallel = config.parallel_config
-        self.names = Names(settings.namespace, parallel.pipeline_parallel_size)
+        self.names = names_of(settings.namespace, parallel.pipeline_parallel_size, self.groups)
         _, hash_tokens = resolve_kv_cache_block_sizes(cache, config)
         block_bytes = [sum(s.page_size_bytes for s in _specs(cache.kv_cache_groups[g.number].kv_cache_spec)) *
                        (1 if getattr(cache.kv_cache_groups[g.number].kv_cache_spec, "kv_cache_specs", None) else
                         len(cache.kv_cache_groups[g.number].layer_names)) for g in self.groups]
         self.requests = Requests(settings, self.groups, block_bytes, parallel.world_size, time.monotonic, self._parts, self._hit)
         self.requests.hash_tokens = hash_tokens
-        self.hits = Hits(self.groups, settings.windows) if len(self.groups) > 1 or self.groups[0].kind != "full" else None
+        self.hits = None if self.requests.is_dense else Hits(self.groups, settings.windows)
         self.requests.on_stale = lambda: self._lost(True)
         self.requests.on_failed_put = self._remove_group
         self._steps: Dict[int, Tuple[List[Tuple[int, int]], float]] = {}
         self._step, self._last_output = 0, 0.0
         self._told: Dict[str, Any] = {}
+        self._was_attached: Optional[bool] = None
         fields = fingerprint(config, cache, self.groups, settings, hash_tokens)
-        self.attachment = Attachment(settings, f"vllm-{config.instance_id[:8]}-scheduler", fields, self._ready, lambda: self._lost(False))
+        self.attachment = Attachment(settings, f"vllm-{socket.gethostname()}-{os.getpid()}-scheduler", fields, self._ready, lambda: self._lost(False))
         self.attachment.start()
 
     def _ready(self, pool: Any, epoch: int) -> None:
         r = self.requests
         if r.asker is None:
-            r.asker = _Asker(pool, any(self.names.is_grouped(g) for g in self.groups))
+            r.asker = _Asker(pool, self.names.is_grouped)
         r.release = lambda tickets: _release(pool, tickets)
         r.remove = lambda keys: self.attachment.later(lambda: pool.remove_many(keys))
         r.epoch = epoch
@@ -210,7 +212,7 @@ class _Scheduler:
 
     def _parts(self, request: Any) -> Tuple[List[Tuple[bytes, List[bytes]]], bool]:
         parts = [(self.names.lookup_prefix(g), self.requests.hashes(request, i)) for i, g in enumerate(self.groups)]
-        return parts if parts[0][1] else [], len(self.groups) == 1
+        return parts if parts[0][1] else [], self.requests.is_dense
 
     def _hit(self, request: Any, flags: bytes) -> Tuple[int, bytes]:
         places = flags.translate(_PLACE)
@@ -225,10 +227,8 @@ class _Scheduler:
     def _remove_group(self, parts: Any, failed: Any) -> None:
         """A member was not put: what other ranks have put is never seen, and is removed."""
         keys = []
-        for part in parts:
+        for part in parts if self.names.is_grouped else ():
             group = self.groups[part.group]
-            if not self.names.is_grouped(group):
-                continue
             for i, block_hash in enumerate(part.hashes):
                 if (part.group, part.first + i) in failed:
                     keys += [self.names.object_prefix(group, s, stage) + block_hash.hex().encode()
@@ -268,6 +268,10 @@ class _Scheduler:
         for job, save in meta.saves.items():
             self.requests.saved(job, save)
 
+    def fail(self) -> None:
+        self.requests.epoch = None
+        self.attachment.state = "failed"
+
     def reset(self) -> bool:
         """True in every case: vLLM's pause fails otherwise, and old blocks are not read without the master either."""
         self.requests.forget()
@@ -279,10 +283,11 @@ class _Scheduler:
         r = self.requests
         data: Dict[str, Any] = {name: value - self._told.get(name, 0) for name, value in r.counts.items()}
         data = {name: value for name, value in data.items() if value}
-        if not data:
+        is_attached = r.epoch is not None
+        if not data and self._was_attached is is_attached:
             return None
-        self._told = dict(r.counts)
-        data["now_attached"] = int(r.epoch is not None)
+        self._told, self._was_attached = dict(r.counts), is_attached
+        data["now_attached"] = int(is_attached)
         for name, per_byte in zip(("host", "remote", "ssd"), r.cost.loading.per_byte() or ()):
             data[f"now_load_{name}_bytes_per_second"] = 1.0 / per_byte
         seconds = r.cost.computing.seconds(1024, 0)
@@ -301,10 +306,11 @@ class _Worker:
     def __init__(self, config: Any, cache: Any, settings: Settings) -> None:
         self._config, self._cache, self._settings = config, cache, settings
         self.groups = groups_of(config, cache, settings)
-        self.names = Names(settings.namespace, config.parallel_config.pipeline_parallel_size)
+        self.names = names_of(settings.namespace, config.parallel_config.pipeline_parallel_size, self.groups)
         self.transfers: Optional[Transfers] = None
         self.attachment: Optional[Attachment] = None
         self._storages: Dict[int, int] = {}
+        self._lock, self._is_asleep = threading.Lock(), False
         self._step = 0
 
     def register(self, caches: Dict[str, Any]) -> None:
@@ -316,19 +322,26 @@ class _Worker:
             spec = self._cache.kv_cache_groups[group.number]
             n = tp // group.shards if group.shards < tp else 1
             mine = group.shards // tp if group.shards > tp else 1  # store_tp: the shards of one rank
-            layouts.append([(tp_rank // n * mine + i, layout.packed(layout.pieces(caches, spec.layer_names, self._cache.num_blocks, mine, i)))
-                            for i in range(mine)])
+            found = [layout.pieces(caches, spec.layer_names, self._cache.num_blocks, mine, i) for i in range(mine)]
+            if max(map(len, found)) > layout.PIECES_MAX:
+                raise ValueError(f"a block has {max(map(len, found))} pieces; {layout.PIECES_MAX} are possible: choose the cache layout LBHNC")
+            layouts.append([(tp_rank // n * mine + i, layout.packed(pieces)) for i, pieces in enumerate(found)])
             replicas.append(n)
             replica.append(tp_rank % n)
         self.transfers = Transfers(self.names, self.groups, Rank(stage, layouts, replicas, replica))
         self.transfers.start()
         self._storages = layout.storages(caches)
         rank = self._config.parallel_config.rank
-        self.attachment = Attachment(self._settings, f"vllm-{self._config.instance_id[:8]}-{rank}", None, self._ready,
+        self.attachment = Attachment(self._settings, f"vllm-{socket.gethostname()}-{os.getpid()}-{rank}", None, self._ready,
                                      memory=self._settings.memory if rank == 0 else 0)
         self.attachment.start()
 
     def _ready(self, pool: Any, epoch: int) -> None:
+        with self._lock:
+            if not self._is_asleep:
+                self._register(pool)
+
+    def _register(self, pool: Any) -> None:
         for address, length in self._storages.items():
             err = pool._raw.register(address, length)
             if err:
@@ -354,14 +367,18 @@ class _Worker:
 
     def unregister(self) -> None:
         """Sleep: the cache goes away. Nothing is under way then."""
-        if self.transfers is not None and self.transfers.pool is not None:
-            pool, self.transfers.pool = self.transfers.pool, None
-            for address in self._storages:
-                pool._raw.unregister(address)
+        with self._lock:
+            self._is_asleep = True
+            if self.transfers is not None and self.transfers.pool is not None:
+                pool, self.transfers.pool = self.transfers.pool, None
+                for address in self._storages:
+                    pool._raw.unregister(address)
 
     def restore(self) -> None:
-        if self.transfers is not None and self.transfers.pool is None and self.attachment is not None and self.attachment.pool is not None:
-            self._ready(self.attachment.pool, 0)
+        with self._lock:
+            self._is_asleep = False
+            if self.transfers is not None and self.transfers.pool is None and self.attachment is not None and self.attachment.state == "ready":
+                self._register(self.attachment.pool)
 
     def close(self) -> None:
         if self.attachment is not None:
@@ -382,6 +399,21 @@ def _written() -> Callable[[], Any]:
 
 
 # ---- the hooks
+def _guarded(default: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A hook of the scheduler that raises nothing into the engine: after a fault of ours the engine goes on without the pool."""
+    def guard(hook: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(hook)
+        def run(self: KVPoolConnector, *arguments: Any) -> Any:
+            try:
+                return hook(self, *arguments)
+            except Exception:
+                log.exception("the cache is off: a fault of the connector")
+                self.scheduler.fail()
+                return default
+        return run
+    return guard
+
+
 class KVPoolConnector(KVConnectorBase_V1, SupportsHMA):
     """The pool as an external cache of vLLM. Settings: settings.py."""
 
@@ -390,6 +422,10 @@ class KVPoolConnector(KVConnectorBase_V1, SupportsHMA):
         transfer = vllm_config.kv_transfer_config
         settings = read(transfer.kv_connector_extra_config, vllm_config.model_config.model, transfer.kv_load_failure_policy)
         check_masters(settings.master)
+        if not transfer.is_kv_consumer:  # vLLM does not protect the blocks of a load from steps under way then
+            settings = dataclasses.replace(settings, cost="never")
+        if not transfer.is_kv_producer:
+            settings = dataclasses.replace(settings, save="none")
         self._bad_blocks: Set[int] = set()
         self._side: Union[None, _Scheduler, _Worker] = None
         if role == KVConnectorRole.SCHEDULER:
@@ -424,12 +460,15 @@ class KVPoolConnector(KVConnectorBase_V1, SupportsHMA):
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
         self.scheduler.requests.pool = gpu_block_pool
 
+    @_guarded(None)
     def on_new_request(self, request: Any) -> None:
         self.scheduler.requests.new(request)
 
+    @_guarded((0, False))
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Tuple[Optional[int], bool]:
         return self.scheduler.requests.matched(request, num_computed_tokens)
 
+    @_guarded(None)
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         tables = blocks.get_block_ids()
         self.scheduler.requests.allocated(request, [tables[g.number] for g in self.scheduler.groups], num_external_tokens)
@@ -437,16 +476,22 @@ class KVPoolConnector(KVConnectorBase_V1, SupportsHMA):
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         return self.scheduler.meta(scheduler_output)
 
+    @_guarded(None)
     def update_connector_output(self, connector_output: Any) -> None:
         self.scheduler.output(connector_output.kv_connector_worker_meta)
 
+    @_guarded((False, None))
     def request_finished(self, request: Any, block_ids: List[int]) -> Tuple[bool, Optional[Dict[str, Any]]]:
         return False, self.scheduler.requests.finished(request)
 
+    @_guarded((False, None))
     def request_finished_all_groups(self, request: Any, block_ids: Tuple[List[int], ...]) -> Tuple[bool, Optional[Dict[str, Any]]]:
         return False, self.scheduler.requests.finished(request)
 
     def has_pending_push_work(self) -> bool:
+        return self.scheduler.requests.has_saves
+
+    def has_pending_block_frees(self) -> bool:
         return self.scheduler.requests.has_saves
 
     def reset_cache(self) -> Optional[bool]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import struct
 from typing import Any, Dict, List, Sequence, Tuple
 
+PIECES_MAX = 1024  # of a block
+
 Piece = Tuple[int, int, int]  # base address, bytes from one block to the next, bytes of a block
 
 

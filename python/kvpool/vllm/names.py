@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 FINGERPRINT_KEY = b"kvpool:fingerprint"
 
@@ -23,10 +23,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Names:
-    """Names of the blocks of one namespace. stages: the number of pipeline stages."""
+    """Names of the blocks of one namespace. stages: the number of pipeline stages. is_grouped: the objects of a block are a
+    group. Without it each block is one object, and such objects go to SSDs."""
 
     namespace: str
     stages: int = 1
+    is_grouped: bool = False
 
     def object_prefix(self, group: Group, shard: int, stage: int) -> bytes:
         """The key of a block is this prefix and the block's hash in hexadecimal digits. The conductor reads this form."""
@@ -37,15 +39,17 @@ class Names:
         return f"{self.namespace}@group:{group.number}@".encode()
 
     def members(self, group: Group) -> int:
-        """The number of objects of a block. With 1 there is no group, so that such objects go to SSDs."""
+        """The number of objects of a block."""
         return self.stages * group.shards
-
-    def is_grouped(self, group: Group) -> bool:
-        return self.members(group) > 1
 
     def lookup_prefix(self, group: Group) -> bytes:
         """What a look-up asks for: the group's id, or the only object's key."""
-        return self.group_prefix(group) if self.is_grouped(group) else self.object_prefix(group, 0, 0)
+        return self.group_prefix(group) if self.is_grouped else self.object_prefix(group, 0, 0)
+
+
+def names_of(namespace: str, stages: int, groups: Sequence[Group]) -> Names:
+    """One look-up asks for groups or for objects, so all cache groups are of one kind."""
+    return Names(namespace, stages, any(stages * g.shards > 1 for g in groups))
 
 
 def fingerprint_bytes(fields: Dict[str, Any]) -> bytes:
@@ -53,13 +57,19 @@ def fingerprint_bytes(fields: Dict[str, Any]) -> bytes:
     return json.dumps(fields, sort_keys=True, indent=1).encode()
 
 
+def parsed(stored: bytes) -> Optional[Dict[str, Any]]:
+    """The JSON object in these bytes, or None."""
+    try:
+        value = json.loads(stored)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def differences(ours: Dict[str, Any], stored: bytes) -> List[Tuple[str, Any, Any]]:
     """(field, our value, the stored value) of each field that differs. An object that is no fingerprint differs as a whole."""
-    try:
-        theirs = json.loads(stored)
-        if not isinstance(theirs, dict):
-            raise ValueError
-    except ValueError:
+    theirs = parsed(stored)
+    if theirs is None:
         return [("the whole object", "a fingerprint", repr(stored[:80]))]
     plain = json.loads(json.dumps(ours))
     names = sorted(set(plain) | set(theirs), key=str)

@@ -16,11 +16,10 @@ from .cost import Choice, Cost
 from .names import Group
 from .settings import Settings
 
-_TTL_S = 2.0  # of a look-up's reservation; it is asked for again if no blocks were free for so long
 _QUIET_S = 0.1  # after a look-up without an answer none is sent for so long
 _STALE = _kvpool.errors["STALE"][0]
 _PROBE_BLOCKS = 8
-_AGAIN_S = 0.005  # between the look-ups of a decode that waits for the puts of its prefill
+_AGAIN_S = 0.005  # first pause between the look-ups of a decode that waits for the puts of its prefill; doubles each time
 
 
 class State(enum.Enum):
@@ -32,7 +31,7 @@ class State(enum.Enum):
     LOADING = 3
     LOADED = 4  # also: another connector loads
     FAILED = 5
-    REFUSED = 6  # computing is faster, or the answer came too late
+    REFUSED = 6  # computing is faster, or no answer came in time
 
 
 class Part(NamedTuple):
@@ -47,6 +46,11 @@ class Part(NamedTuple):
     def cut(self, lo: int, hi: int) -> Part:
         """The blocks [lo, hi) of these."""
         return Part(self.group, self.first + lo, self.hashes[lo:hi], self.blocks[lo:hi], sequence(self.hashes[lo - 1]) if lo else self.parent)
+
+
+def is_dense(groups: Sequence[Group]) -> bool:
+    """Whether a hit is a prefix of blocks, of which any part can be used: not so with windows, states or several groups."""
+    return len(groups) == 1 and groups[0].kind == "full"
 
 
 def sequence(block_hash: bytes) -> int:
@@ -81,15 +85,29 @@ class LoadReport:
     is_cut: bool = False
     corrupt: List[bytes] = field(default_factory=list)  # keys of blocks with a wrong sum
 
+    def add(self, other: LoadReport) -> None:
+        self.ranks += other.ranks
+        self.blocks = min(self.blocks, other.blocks)
+        self.seconds = max(self.seconds, other.seconds)
+        self.error = self.error or other.error
+        self.is_cut |= other.is_cut
+        self.corrupt += other.corrupt
+
 
 @dataclass
 class SaveReport:
-    """failed: the blocks (group, number) that some rank could not put; bytes: put by all ranks together."""
+    """Of one rank, or of several together. failed: the blocks (group, number) that some rank could not put."""
 
     ranks: int
     failed: Set[Tuple[int, int]] = field(default_factory=set)
     bytes: int = 0
-    seconds: float = 0.0
+    is_stale: bool = False  # the namespace has another epoch
+
+    def add(self, other: SaveReport) -> None:
+        self.ranks += other.ranks
+        self.failed |= other.failed
+        self.bytes += other.bytes
+        self.is_stale |= other.is_stale
 
 
 @dataclass
@@ -103,7 +121,10 @@ class _Entry:
     until: float = 0.0
     hit: int = 0  # tokens of the prefix that the pool has
     places: bytes = b""  # of the hit's blocks
-    expected: int = 0  # blocks that a prefill said it stores
+    expected: int = 0  # tokens that a prefill said it stores
+    again_s: float = _AGAIN_S
+    epoch: int = 0  # of the look-up
+    is_old: bool = False  # in part computed by weights of before a reset
     computed: int = 0  # tokens that the engine had when it was told of the hit
     choice: Optional[Choice] = None
     load: Optional[Load] = None
@@ -115,13 +136,13 @@ class _Entry:
 class _Pinned:
     blocks: List[int]
     bytes: int
-    ranks: int = 0
+    parts: List[Part]
+    epoch: int
     report: SaveReport = field(default_factory=lambda: SaveReport(0))
-    parts: List[Part] = field(default_factory=list)
 
 
 class Requests:
-    """groups: of the engine, in its order. block_bytes: of all ranks together, for each group. ranks: that report.
+    """groups: of the engine, in its order. block_bytes: of one rank, for each group. ranks: that report.
     lookup_parts(request) -> what to ask for, as _kvpool.Asker takes it, and whether it is a prefix. hit_of(request, flags) ->
     tokens of the hit, and the place (cost.py) of each unit of it."""
 
@@ -130,7 +151,8 @@ class Requests:
                  hit_of: Callable[[Any, bytes], Tuple[int, bytes]]) -> None:
         self.settings, self.groups, self.block_bytes, self.ranks, self.clock = settings, groups, block_bytes, ranks, clock
         self._lookup_parts, self._hit_of = lookup_parts, hit_of
-        self.cost = Cost(settings.cost, settings.patience, settings.load_ms / 1e3, keeps_prefix=len(groups) == 1)
+        self.cost = Cost(settings.cost, settings.patience, settings.load_ms / 1e3, keeps_prefix=is_dense(groups))
+        self.is_dense = is_dense(groups)
         self.counts: DefaultDict[str, float] = defaultdict(int)  # figures of stats.py
         self.unit_tokens = groups[0].block_tokens  # by which a hit grows
         self.mask: Callable[[int, int, int, int], Optional[List[bool]]] = lambda g, first, last, prompt: None  # see Hits
@@ -147,6 +169,7 @@ class Requests:
         self._saves: Dict[int, _Pinned] = {}
         self._save_bytes = 0
         self._quiet_until = 0.0
+        self._distrusts_cache = False  # the engine's own cache has blocks of before a reset
         self._next = 1  # number of the next look-up or job
 
     # ---- look-ups
@@ -155,26 +178,39 @@ class Requests:
         if request.request_id in self._entries or self.epoch is None:
             return
         entry = _Entry(request, State.REFUSED, first_at=self.clock(), saved=[0] * len(self.groups))
-        given = (request.kv_transfer_params or {}).get("kvpool")
-        if isinstance(given, dict) and isinstance(given.get("blocks"), int):
-            entry.expected = min(given["blocks"], len(request.block_hashes))
+        entry.expected = self._expected(request)
         self._entries[request.request_id] = entry
         self._ask(entry)
 
-    def _ask(self, entry: _Entry) -> None:
+    def _expected(self, request: Any) -> int:
+        """Tokens that the pool will have, by the answer of the prefill engine. It comes from a client, so it is checked."""
+        params = request.kv_transfer_params
+        told = params.get("kvpool") if isinstance(params, dict) else None
+        given: Dict[str, Any] = told if isinstance(told, dict) else {}
+        n, hashes = given.get("blocks"), self.hashes(request, 0)
+        if type(n) is not int or not 0 < n <= len(hashes) or given.get("last") != hashes[n - 1].hex():
+            return 0
+        most: int = request.num_tokens if self.is_dense else (request.num_tokens - 1) // self.unit_tokens * self.unit_tokens
+        return min(n * self.groups[0].block_tokens, most)
+
+    def _ask(self, entry: _Entry) -> bool:
+        """Returns whether a look-up is under way now."""
         now = self.clock()
         entry.state = State.REFUSED
         if self.asker is None or self.epoch is None or self.settings.cost == "never":
-            return
+            return False
         if now < self._quiet_until:
             self.counts["lookups_quiet"] += 1
-            return
+            return False
         parts, is_prefix = self._lookup_parts(entry.request)
         if not parts:
-            return
+            return False
         number, self._next = self._next, self._next + 1
-        if self.asker.ask(number, parts, is_prefix, self.epoch):
-            entry.state, entry.number, entry.asked_at = State.ASKED, number, now
+        if not self.asker.ask(number, parts, is_prefix, self.epoch):
+            self.counts["lookups_quiet"] += 1  # thousands wait
+            return False
+        entry.state, entry.number, entry.asked_at, entry.epoch = State.ASKED, number, now, self.epoch
+        return True
 
     def _answered(self, entry: _Entry, answer: Tuple[int, int, int, int, int, Any, bytes, float]) -> None:
         err, _, _, ttl_ms, _, tickets, present, seconds = answer
@@ -185,7 +221,7 @@ class Requests:
             entry.tickets, entry.state = (), State.REFUSED
             self.counts["lookups_failed"] += 1
             if err == _STALE:
-                self.on_stale()
+                self._is_stale(entry.epoch)
             else:
                 self._quiet_until = self.clock() + _QUIET_S
             return
@@ -211,11 +247,12 @@ class Requests:
         return False
 
     def _waits_for_puts(self, entry: _Entry) -> bool:
-        """Decode: asks again while the pool has fewer blocks than prefill said, for handover_ms at most."""
+        """Decode: asks again while the pool has fewer tokens than prefill said, for handover_ms at most."""
         now = self.clock()
-        if len(entry.places) >= entry.expected or now - entry.first_at >= self.settings.handover_ms / 1e3:
+        if entry.hit >= entry.expected or now - entry.first_at >= self.settings.handover_ms / 1e3:
             return False
-        if now - entry.asked_at >= _AGAIN_S:
+        if now - entry.asked_at >= entry.again_s:
+            entry.again_s *= 2
             self._let_go(entry)
             self._ask(entry)
         return entry.state in (State.ASKED, State.FOUND)
@@ -228,11 +265,14 @@ class Requests:
             entry = self._entries.get(request.request_id)
             if entry is None:
                 return 0, False
-        if entry.state is State.LOADED or (entry.state is State.FOUND and self.clock() >= entry.until):
-            self._let_go(entry)
+        entry.is_old |= computed > 0 and self._distrusts_cache
+        if entry.state is State.LOADED:
             self._ask(entry)
         if entry.state is State.ASKED and self._wait_for_answer(entry):
             return None, False
+        if entry.state is State.FOUND and self.clock() >= entry.until:  # the reservation is over
+            self._let_go(entry)
+            return (None, False) if self._ask(entry) else (0, False)
         if entry.state is not State.FOUND:
             return 0, False
         if self._waits_for_puts(entry):
@@ -244,12 +284,11 @@ class Requests:
         if entry.hit <= computed:
             return 0, False
         entry.computed = computed
-        # With several groups the hit is loaded whole or not at all: a shorter one needs other window blocks.
         places = entry.places[first:]
         choice = self.cost.choose(self.clock(), places, self._unit_bytes(), self.unit_tokens, computed)
         if choice.probe is not None:
             self._probe(entry, first + choice.probe)
-        if choice.blocks == 0 or (len(self.groups) > 1 and choice.blocks < len(places)):
+        if choice.blocks == 0 or (not self.is_dense and choice.blocks < len(places)):  # a shorter hit needs other blocks
             self.counts["tokens_refused"] += entry.hit - computed
             self._let_go(entry)
             entry.state = State.REFUSED
@@ -267,7 +306,7 @@ class Requests:
         part = Part(0, unit * per, chosen, [0] * len(chosen), 0)
         self.cost.began(job, entry.places[unit:unit + 1] * len(units), self.block_bytes[0])
         self._loads[job] = None, LoadReport(0, len(units), 0.0)
-        self._new_loads.append(Load(job, "", [part], Choice(len(units), end_s, 0.0, 0.0, end_s, None), 0.0, self.epoch or 0, True))
+        self._new_loads.append(Load(job, "", [part], Choice(len(units), end_s, 0.0, 0.0, end_s, None), 0.0, entry.epoch, True))
         self.counts["probes"] += 1
 
     def _unit_bytes(self) -> int:
@@ -294,7 +333,7 @@ class Requests:
             return
         parts = [p for g in range(len(self.groups)) for p in self._parts(request, g, tables[g], entry.computed, entry.computed + external)]
         job, self._next = self._next, self._next + 1
-        entry.load = Load(job, request.request_id, parts, entry.choice, self._rate(entry), self.epoch or 0)
+        entry.load = Load(job, request.request_id, parts, entry.choice, self._rate(entry), entry.epoch)
         entry.state = State.LOADING
         first, n = entry.computed // self.unit_tokens, external // self.unit_tokens
         self.cost.began(job, entry.places[first:first + n], self._unit_bytes())
@@ -321,6 +360,9 @@ class Requests:
                 parts.append(Part(g, first, list(hashes[first:at]), table[first:at], sequence(hashes[first - 1]) if first else 0))
             at += 1
         return parts
+
+    def hash_count(self, request: Any, g: int) -> int:
+        return len(request.block_hashes) // (self.groups[g].block_tokens // self.hash_tokens)
 
     def hashes(self, request: Any, g: int) -> List[bytes]:
         """The hashes of a group's blocks: that of a block of several hash units is its last unit's."""
@@ -352,6 +394,8 @@ class Requests:
                     tables_of: Callable[[str], Optional[Sequence[List[int]]]]) -> List[Part]:
         """The blocks that this step completes."""
         request = entry.request
+        if entry.is_old:
+            return []
         # Tokens of this step beyond the prompt may be speculative, so decode blocks wait for the next step.
         end = min(before + tokens, request.num_prompt_tokens)
         if self.settings.save == "all":
@@ -359,7 +403,7 @@ class Requests:
         tables: Optional[Sequence[List[int]]] = None
         parts: List[Part] = []
         for g, group in enumerate(self.groups):
-            first, last = entry.saved[g], min(end // group.block_tokens, len(self.hashes(request, g)))
+            first, last = entry.saved[g], min(end // group.block_tokens, self.hash_count(request, g))
             if last <= first:
                 continue
             tables = tables or tables_of(request.request_id)
@@ -372,7 +416,7 @@ class Requests:
 
     def _new_states(self, entry: _Entry, states: Iterable[Tuple[int, int, int]]) -> List[Part]:
         parts = []
-        for g, block, tokens in states:
+        for g, block, tokens in () if entry.is_old else states:
             i, rest = divmod(tokens, self.groups[g].block_tokens)
             hashes = self.hashes(entry.request, g)
             if block and not rest and 0 < i <= len(hashes) and (tokens <= entry.request.num_prompt_tokens or self.settings.save == "all"):
@@ -380,17 +424,30 @@ class Requests:
         return parts
 
     def _save(self, parts: List[Part]) -> Optional[Save]:
-        """Takes references on the blocks. None: too much is on its way already."""
-        size = sum(len(p.blocks) * self.block_bytes[p.group] for p in parts)
-        if self._save_bytes + size > self.settings.save_bytes * self.ranks:
-            self.counts["saves_dropped"] += 1
+        """Takes references on the blocks. What is beyond save_bytes is dropped."""
+        left, kept = self.settings.save_bytes - self._save_bytes, []
+        for part in parts:
+            n = max(0, min(len(part.blocks), int(left // self.block_bytes[part.group])))
+            left -= n * self.block_bytes[part.group]
+            if n < len(part.blocks):
+                self.counts["saves_dropped"] += len(part.blocks) - n
+            if n:
+                kept.append(part.cut(0, n))
+        if not kept:
             return None
         job, self._next = self._next, self._next + 1
-        blocks = list(dict.fromkeys(b for p in parts for b in p.blocks))
+        blocks = list(dict.fromkeys(b for p in kept for b in p.blocks))
         self.pool.touch([self.pool.blocks[b] for b in blocks])
-        self._saves[job] = _Pinned(blocks, size, parts=parts)
+        size = sum(len(p.blocks) * self.block_bytes[p.group] for p in kept)
+        epoch = self.epoch or 0  # not None: see step
+        self._saves[job] = _Pinned(blocks, size, kept, epoch)
         self._save_bytes += size
-        return Save(job, parts, self.epoch or 0)
+        return Save(job, kept, epoch)
+
+    def _is_stale(self, epoch: int) -> None:
+        """The namespace has another epoch than this one, with which the pool was asked, perhaps before a reset."""
+        if epoch == self.epoch:
+            self.on_stale()
 
     @property
     def has_saves(self) -> bool:
@@ -401,12 +458,7 @@ class Requests:
     def loaded(self, job: int, report: LoadReport) -> None:
         """A report of some ranks. When all have reported the load is over."""
         entry, total = self._loads[job]
-        total.ranks += report.ranks
-        total.blocks = min(total.blocks, report.blocks)
-        total.seconds = max(total.seconds, report.seconds)
-        total.error = total.error or report.error
-        total.is_cut |= report.is_cut
-        total.corrupt += report.corrupt
+        total.add(report)
         if total.ranks < self.ranks:
             return
         del self._loads[job]
@@ -416,21 +468,26 @@ class Requests:
         self._let_go(entry)
         assert entry.load is not None
         wanted = sum(len(p.blocks) for p in entry.load.parts)
-        arrived = total.blocks if len(self.groups) == 1 else len(entry.places) * total.blocks // max(wanted, 1)
+        arrived = total.blocks if self.is_dense else len(entry.places) * total.blocks // max(wanted, 1)
         self.cost.ended(job, self.clock(), total.seconds, min(arrived, wanted), total.is_cut)
-        tokens = wanted * self.unit_tokens if len(self.groups) == 1 else len(entry.places) * self.unit_tokens - entry.computed
-        got = tokens if total.blocks >= wanted else total.blocks * self.unit_tokens if len(self.groups) == 1 else 0
+        first = entry.computed // self.unit_tokens
+        tokens = wanted * self.unit_tokens if self.is_dense else len(entry.places) * self.unit_tokens - entry.computed
+        got = tokens if total.blocks >= wanted else total.blocks * self.unit_tokens if self.is_dense else 0
         self.counts["tokens_loaded"] += got
+        for place, name in enumerate(("host", "remote", "ssd")):
+            self.counts[f"load_{name}_bytes"] += self._unit_bytes() * entry.places[first:first + got // self.unit_tokens].count(place)
         self.counts["load_seconds"] += total.seconds
         if total.error:
             self.counts["loads_cut" if total.is_cut else "loads_failed"] += 1
             self.counts["failed_" + total.error] += 1
             self.counts["tokens_failed"] += tokens - got
+        if total.error == "STALE":
+            self._is_stale(entry.epoch)
         if total.corrupt:
             self.remove(total.corrupt)
         entry.state = State.FAILED if total.error and got == 0 else State.LOADED
         entry.load = None
-        if total.error:  # these are computed again, and stored
+        if total.error and not entry.is_old:  # these are computed again, and stored
             for g, group in enumerate(self.groups):
                 entry.saved[g] = min(entry.saved[g], (entry.computed + got) // group.block_tokens)
         if entry.is_gone:
@@ -440,9 +497,7 @@ class Requests:
         """A report of some ranks. When all have reported the blocks are free, and objects of blocks that some rank could not
         put are removed."""
         pinned = self._saves[job]
-        pinned.report.ranks += report.ranks
-        pinned.report.failed |= report.failed
-        pinned.report.bytes += report.bytes
+        pinned.report.add(report)
         if pinned.report.ranks < self.ranks:
             return
         del self._saves[job]
@@ -450,7 +505,9 @@ class Requests:
         self.pool.free_blocks(self.pool.blocks[b] for b in reversed(pinned.blocks))
         self.counts["saved_bytes"] += pinned.report.bytes
         self.counts["saves_failed"] += len(pinned.report.failed)
-        if pinned.report.failed:
+        if pinned.report.is_stale:
+            self._is_stale(pinned.epoch)
+        elif pinned.report.failed and pinned.report.bytes:
             self.on_failed_put(pinned.parts, pinned.report.failed)
 
     on_failed_put: Callable[[List[Part], Set[Tuple[int, int]]], None] = staticmethod(lambda parts, failed: None)
@@ -467,15 +524,17 @@ class Requests:
         else:
             self._let_go(entry)
             del self._entries[request.request_id]
-        blocks = min(request.num_prompt_tokens // self.groups[0].block_tokens, len(self.hashes(request, 0)))
-        if request.kv_transfer_params is None or not blocks or self.settings.save == "none":
+        blocks = min(request.num_prompt_tokens // self.groups[0].block_tokens, entry.saved[0], self.hash_count(request, 0))
+        if not isinstance(request.kv_transfer_params, dict) or not blocks or self.epoch is None or entry.is_old:
             return None
         return {"kvpool": {"blocks": blocks, "last": self.hashes(request, 0)[blocks - 1].hex()}}
 
     def forget(self) -> None:
-        """The weights have changed: no answer and no reservation of before counts."""
+        """The weights have changed: no answer and no reservation of before counts, and nothing that they computed is stored. If
+        the engine could not empty its own cache, what it finds there is not stored either."""
+        self._distrusts_cache = self.pool is not None and any(block.block_hash is not None for block in self.pool.blocks)
         for entry in self._entries.values():
             if entry.state in (State.ASKED, State.FOUND):
                 self._let_go(entry)
                 entry.state = State.REFUSED
-            entry.saved = [1 << 60] * len(self.groups)  # computed by the old weights, at least in part
+            entry.is_old = True

@@ -68,8 +68,9 @@ def _check(s: Settings) -> None:
             raise ValueError(f"{name}: {' or '.join(repr(c) for c in choices)} is expected, not {getattr(s, name)!r}")
     for name in ("lookup_ms", "load_ms", "handover_ms", "patience", "save_bytes", "store_tp"):
         value = getattr(s, name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 2**40:
-            raise ValueError(f"{name}: a number of 0 or more is expected, not {value!r}")
+        most = 2**50 if name == "save_bytes" else 3.6e6  # an hour
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
+            raise ValueError(f"{name}: a number from 0 to {most:g} is expected, not {value!r}")
 
 
 def check_masters(master: Optional[str]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, Tu
 
 from .. import _kvpool
 from .names import Group, Names
-from .requests import Load, LoadReport, Part, Save, SaveReport
+from .requests import Load, LoadReport, Part, Save, SaveReport, is_dense
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,8 @@ class _Loading:
     begun: float
     turns: int = 2  # threads that have not left
     is_over: bool = False
-    error: Optional[str] = None
+    error: str = ""
+    report: LoadReport = field(default_factory=lambda: LoadReport(1, 0, 0.0))  # made before anything can fail
 
 
 @dataclass
@@ -67,10 +68,11 @@ class Transfers:
 
     def __init__(self, names: Names, groups: Sequence[Group], rank: Rank) -> None:
         self.names, self.groups, self.rank = names, groups, rank
+        self.is_dense = is_dense(groups)
         self.pool: Any = None
         self._lock = threading.Condition()
         self._loads: Deque[_Loading] = deque()  # a load is in it once for each of its threads, a probe once
-        self._saves: Deque[Tuple[Save, Callable[[], None]]] = deque()
+        self._saves: Deque[Tuple[Save, Callable[[], Any], float]] = deque()
         self._all: Dict[int, _Loading] = {}
         self._results = _Results()
         self._is_closing = False
@@ -109,10 +111,10 @@ class Transfers:
             self._loads.extend((loading,) * loading.turns)
             self._lock.notify_all()
 
-    def save(self, save: Save, ready: Callable[[], None]) -> None:
+    def save(self, save: Save, ready: Callable[[], Any]) -> None:
         """ready: called by a thread before it reads the blocks; it returns when the engine has written them."""
         with self._lock:
-            self._saves.append((save, ready))
+            self._saves.append((save, ready, time.monotonic() + _SAVE_S))
             self._lock.notify_all()
 
     def stop(self, job: int) -> None:
@@ -140,7 +142,7 @@ class Transfers:
         if not is_put:
             return _kvpool.Job(self.pool._raw, layout, prefix, part.hashes, part.blocks)
         grouped = None
-        if self.names.is_grouped(group):
+        if self.names.is_grouped:
             grouped = (self.names.group_prefix(group), self.names.members(group), self.rank.stage * group.shards + shard)
         return _kvpool.Job(self.pool._raw, layout, prefix, part.hashes, part.blocks, grouped, (part.parent, part.first))
 
@@ -165,9 +167,14 @@ class Transfers:
             self._leave(loading, error)
 
     def _get(self, loading: _Loading) -> None:
-        c, ends = loading.load.choice, len(self.groups) == 1
-        for _, job in loading.jobs:
-            err, _, _ = job.get(loading.begun, c.patience_s, c.block_s, c.growth_s, c.max_s, loading.load.rate, ends,
+        """Gets the blocks of all jobs, one job after the other. A block has arrived when all its shards have, so the end moves
+        by a share of a block for each object."""
+        c = loading.load.choice
+        for i, (part, job) in enumerate(loading.jobs):
+            m = len(self.rank.layouts[part.group]) if self.is_dense else 1
+            before = i * len(job) / m
+            err, _, _ = job.get(loading.begun, c.patience_s + before * (c.block_s + before * c.growth_s),
+                                (c.block_s + 2 * before * c.growth_s) / m, c.growth_s / m**2, c.max_s, loading.load.rate, self.is_dense,
                                 _kvpool.EPOCH, loading.load.epoch)
             if err:
                 return
@@ -175,45 +182,48 @@ class Transfers:
     def _leave(self, loading: _Loading, error: str) -> None:
         with self._lock:
             loading.turns -= 1
-            loading.error = loading.error or error or None
+            loading.error = loading.error or error
             if loading.turns == 0 and not loading.is_over:
                 self._over(loading)
 
     def _over(self, loading: _Loading) -> None:
-        """Reports the load. The caller holds the lock."""
+        """Reports the load, once. The caller holds the lock."""
         load = loading.load
         loading.is_over = True
-        self._all.pop(load.job, None)
-        wanted = sum(len(p.blocks) for p in load.parts)
-        good = [True] * wanted
-        report = LoadReport(1, wanted, time.monotonic() - loading.begun)
-        begin = {id(p): sum(len(q.blocks) for q in load.parts[:i]) for i, p in enumerate(load.parts)}
-        first_bad, code = wanted, 0
-        for part, job in loading.jobs:
-            for i, result in enumerate(job.results()):
-                if result == 0:
-                    continue
-                at = begin[id(part)] + i
-                good[at] = False
-                if at < first_bad:
-                    first_bad, code = at, result
-                if result == _NUMBER["CORRUPT"]:
-                    report.corrupt.append(job.key(i))
-        if loading.error is not None or not loading.jobs:
-            first_bad = 0
-        if first_bad < wanted:
-            report.blocks = first_bad
-            report.error = loading.error or (_NAME.get(code, "INTERNAL") if loading.jobs else "UNREACHABLE")
-            report.is_cut = code in _CUT
-            if load.is_probe:
-                pass
-            elif len(self.groups) == 1:
-                self._results.bad_blocks.update(load.parts[0].blocks[first_bad:])
-            else:
-                self._results.failed.add(load.request_id)
+        wanted, report = sum(len(p.blocks) for p in load.parts), loading.report
+        report.seconds = time.monotonic() - loading.begun
+        report.error = loading.error or ("" if loading.jobs else "UNREACHABLE")
+        try:
+            if not report.error:
+                self._judge(loading, wanted, report)
+        except Exception as e:
+            log.exception("a load cannot be judged")
+            report.error = type(e).__name__
+        if not report.error:
+            report.blocks = wanted
+        elif not load.is_probe and self.is_dense:
+            self._results.bad_blocks.update(load.parts[0].blocks[report.blocks:])
+        elif not load.is_probe:
+            self._results.failed.add(load.request_id)
         self._results.loads[load.job] = report
         if not load.is_probe:
             self._results.finished.add(load.request_id)
+        self._all.pop(load.job, None)
+
+    def _judge(self, loading: _Loading, wanted: int, report: LoadReport) -> None:
+        """Finds the first block that did not arrive."""
+        begin, n, first_bad = {}, 0, wanted
+        for part in loading.load.parts:
+            begin[id(part)] = n
+            n += len(part.blocks)
+        for part, job in loading.jobs:
+            for i, result in enumerate(job.results()):
+                at = begin[id(part)] + i
+                if result == _NUMBER["CORRUPT"]:
+                    report.corrupt.append(job.key(i))
+                if result and at < first_bad:
+                    first_bad, report.error, report.is_cut = at, _NAME.get(result, "INTERNAL"), result in _CUT
+        report.blocks = first_bad
 
     def _guard(self) -> None:
         """Reports the loads whose threads are gone. The caller holds the lock."""
@@ -231,35 +241,29 @@ class Transfers:
                     self._lock.wait()
                 if not self._saves:
                     return
-                save, ready = self._saves.popleft()
+                save, ready, end_s = self._saves.popleft()
             report = SaveReport(1)
             try:
                 ready()
-                self._put(save, report)
+                self._put(save, report, end_s)
             except BaseException:
                 log.exception("a save failed")
                 report.failed.update((p.group, p.first + i) for p in save.parts for i in range(len(p.blocks)))
             with self._lock:
                 self._results.saves[save.job] = report
 
-    def _put(self, save: Save, report: SaveReport) -> None:
-        began = time.monotonic()
+    def _put(self, save: Save, report: SaveReport, end_s: float) -> None:
         for part in save.parts:
             mine = self._share(part)
-            if not mine.blocks:
-                continue
-            for shard, layout in self.rank.layouts[part.group]:
-                if self.pool is None:
-                    report.failed.update((part.group, mine.first + i) for i in range(len(mine.blocks)))
-                    continue
-                job = self._job(mine, shard, layout, is_put=True)
-                job.put(began + _SAVE_S, _kvpool.EPOCH | _kvpool.SOON, save.epoch)
-                for i, result in enumerate(job.results()):
-                    if result not in _STORED:
-                        report.failed.add((part.group, mine.first + i))
-                    elif result == 0:
-                        report.bytes += job.block_bytes
-        report.seconds = time.monotonic() - began
+            for shard, layout in self.rank.layouts[part.group] if mine.blocks else ():
+                results = [_NUMBER["UNREACHABLE"]] * len(mine.blocks)
+                if self.pool is not None:
+                    job = self._job(mine, shard, layout, is_put=True)
+                    job.put(end_s, _kvpool.EPOCH | _kvpool.SOON, save.epoch)
+                    results = job.results()
+                    report.bytes += job.block_bytes * results.count(0)
+                report.failed.update((part.group, mine.first + i) for i, result in enumerate(results) if result not in _STORED)
+                report.is_stale |= _NUMBER["STALE"] in results
 
     def _share(self, part: Part) -> Part:
         """What this rank puts of blocks that several ranks hold: one run of them."""
