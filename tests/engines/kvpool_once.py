@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One vLLM engine, in this process but for ranks of its own: kvpool_once.py MODEL ARGUMENTS. ARGUMENTS is JSON: "engine" are
-arguments of LLM, and "extra" is the kv_connector_extra_config of kvpool.vllm.KVPoolConnector, or null for an engine without a
-cache. Prints "result {}" when it is ready, and then, for each line of standard input, which is JSON with the name of a method
-of Engine as "do" and its arguments, a line that begins with "result " and holds what the method returns.
+"""One vLLM engine, in this process but for the ranks of a parallel one: kvpool_once.py MODEL ARGUMENTS. ARGUMENTS is JSON: "engine"
+holds arguments of LLM, and "extra" the settings of kvpool.vllm.KVPoolConnector, or null for an engine without a cache. Prints
+"result {}" when it is ready. Each line of standard input is JSON: "do" is the name of a method of Engine, the rest its arguments.
+A line that begins with "result " holds the answer.
 
-The connector is a subclass that reads faults from the file KVPOOL_TEST_FAULTS whenever it moves bytes: `delay_s` before a put, `rank_s` before
-a load or a put for each rank before this one, `refused`: the rank whose puts fail, `lost`: a block to remove before a load."""
+The connector is a subclass that reads faults from the file KVPOOL_TEST_FAULTS: `delay_s` before each put, `rank_s` before each load
+and put for each rank before this one, `refused`: the rank whose puts fail, `lost`: a block whose last shard is removed before each load."""
 import dataclasses
 import json
 import os
@@ -25,29 +25,27 @@ def faults():
 class FaultyConnector(KVPoolConnector):
     def update_state_after_alloc(self, request, blocks, num_external_tokens):
         lost, side = faults().get("lost"), self.scheduler
-        if lost is not None and num_external_tokens:
-            for i, group in enumerate(side.groups):
-                block = side.requests.hashes(request, i)[lost].hex().encode()
-                for shard in range(group.shards):
-                    side.attachment.pool.remove_many([side.names.object_prefix(group, shard, 0) + block], force=True)
+        for i, group in enumerate(side.groups if lost is not None and num_external_tokens else ()):
+            block = side.requests.hashes(request, i)[lost].hex().encode()
+            side.attachment.pool.remove_many([side.names.object_prefix(group, group.shards - 1, 0) + block], force=True)
         super().update_state_after_alloc(request, blocks, num_external_tokens)
 
     def register_kv_caches(self, kv_caches):
         super().register_kv_caches(kv_caches)
-        moving, rank = self.worker.transfers, self.worker._config.parallel_config.rank
+        moving, rank = self.worker.transfers, self._vllm_config.parallel_config.rank
         get, put = moving._get, moving._put
 
-        def slow_get(loading):
+        def slow_get(loading, *more):
             time.sleep(faults().get("rank_s", 0) * rank)
-            get(loading)
+            get(loading, *more)
 
-        def slow_put(save, report):
+        def slow_put(save, report, *more):
             given = faults()
             time.sleep(given.get("delay_s", 0) + given.get("rank_s", 0) * rank)
             if given.get("refused") == rank:
                 report.failed.update((p.group, p.first + i) for p in save.parts for i in range(len(p.blocks)))
             else:
-                put(save, report)
+                put(save, report, *more)
 
         moving._get, moving._put = slow_get, slow_put
 
@@ -61,61 +59,56 @@ class Engine:
         more = {} if extra is None else {"kv_transfer_config": {
             "kv_connector": "FaultyConnector", "kv_connector_module_path": "kvpool_once", "kv_role": "kv_both",
             "kv_load_failure_policy": "recompute", "kv_connector_extra_config": extra}}
-        self.llm = LLM(**{"model": model, "enforce_eager": True, "dtype": "bfloat16", "max_model_len": 2048, "max_num_seqs": 4,
-                          "block_size": BLOCK_TOKENS, "seed": 0, "disable_log_stats": False, "distributed_executor_backend": "uni",
-                          "prefix_caching_hash_algo": "sha256_cbor", **more, **engine})
+        # With bfloat16 a batch of another size may generate other tokens without any cache.
+        self.llm = LLM(model, enforce_eager=True, dtype="float32", max_model_len=2048, max_num_seqs=4, block_size=BLOCK_TOKENS, seed=0,
+                       disable_log_stats=False, prefix_caching_hash_algo="sha256_cbor",
+                       **{"distributed_executor_backend": "uni", **more, **engine})
         self.core = self.llm.llm_engine.engine_core.engine_core
-        self.side = None if extra is None else self.core.scheduler.connector.scheduler
+        self.side = extra if extra is None else self.core.scheduler.connector.scheduler
 
     def counts(self):
-        """The connector's figures, and the preemptions of vLLM."""
-        found = {} if self.side is None else dict(self.side.requests.counts)
-        found["preemptions"] = sum(m.value for m in self.llm.get_metrics() if m.name == "vllm:num_preemptions")
-        return found
+        """The connector's figures, and vLLM's preemptions."""
+        preemptions = sum(m.value for m in self.llm.get_metrics() if m.name == "vllm:num_preemptions")
+        return {"preemptions": preemptions, **({} if self.side is None else self.side.requests.counts)}
 
     def settle(self):
-        """Until all saves have been reported."""
-        while self.core.scheduler.has_requests():
+        """Until all loads and saves have been reported."""
+        while self.core.scheduler.has_requests() or (self.side and self.side.requests._loads):
             self.core.step_fn()
-            time.sleep(0.001)
+            time.sleep(0.001)  # as vLLM's own loop does: the threads of the connector need the interpreter
 
-    def _params(self, tokens, params=None):
+    def params(self, tokens, params=None):
         from vllm import SamplingParams
 
         return SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, extra_args=params and {"kv_transfer_params": params})
 
     def ask(self, prompts, tokens=16, together=False, params=None, settle=True):
-        """What it generates from prompts of token ids with an empty cache of its own. counts: what the connector counted."""
+        """Generates from lists of token ids with an empty cache of its own. counts: what was counted meanwhile."""
         before = self.counts()
         self.settle()
         if not self.llm.reset_prefix_cache():
             raise RuntimeError("blocks are held")
-        inputs = [{"prompt_token_ids": p} for p in prompts]
-        begun = time.monotonic()
-        answers = [a for batch in ([inputs] if together else [[i] for i in inputs])
-                   for a in self.llm.generate(batch, self._params(tokens, params), use_tqdm=False)]
+        asked, begun = [{"prompt_token_ids": p} for p in prompts], time.monotonic()
+        answers = [a for batch in ([asked] if together else [[one] for one in asked])
+                   for a in self.llm.generate(batch, self.params(tokens, params), use_tqdm=False)]
         seconds = time.monotonic() - begun
         if settle:
             self.settle()
-        counts = {name: value - before.get(name, 0) for name, value in self.counts().items() if value != before.get(name, 0)}
         return {"tokens": [list(a.outputs[0].token_ids) for a in answers], "cached": [a.num_cached_tokens for a in answers],
-                "params": answers[-1].kv_transfer_params, "counts": counts, "seconds": seconds}
+                "params": answers[-1].kv_transfer_params, "seconds": seconds,
+                "counts": {name: value - before.get(name, 0) for name, value in self.counts().items() if value != before.get(name, 0)}}
 
-    def abort_while_loading(self, prompt):
-        """Returns the seconds from the abort until nothing of the request is left."""
+    def abort(self, prompt):
+        """Aborts a request while it loads. Returns the seconds until its blocks are free, and the requests that the connector knows."""
         self.llm.reset_prefix_cache()
-        self.llm.llm_engine.add_request("aborted", {"prompt_token_ids": prompt}, self._params(16))
-        end = time.monotonic() + 5
-        while not any(e.state.name == "LOADING" for e in self.side.requests._entries.values()):
+        self.llm.llm_engine.add_request("aborted", {"prompt_token_ids": prompt}, self.params(16))
+        while not self.side.requests._loads:
             self.llm.llm_engine.step()
-            if time.monotonic() > end:
-                raise RuntimeError("it did not load")
         self.llm.llm_engine.step()
-        begun = time.monotonic()
+        begun, was_loading = time.monotonic(), bool(self.side.requests._loads)
         self.llm.llm_engine.abort_request(["aborted"])
-        while self.side.requests._loads or self.core.scheduler.has_requests():
-            self.core.step_fn()
-        return {"seconds": time.monotonic() - begun, "entries": len(self.side.requests._entries)}
+        self.settle()
+        return {"seconds": time.monotonic() - begun, "was_loading": was_loading, "left": len(self.side.requests._entries)}
 
     def set(self, **settings):
         """Other settings from now on."""
@@ -128,9 +121,9 @@ class Engine:
 
     def weights(self, folder):
         """Other weights, and a reset of all caches."""
-        self.llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
         self.settle()
-        return {"reset": self.llm.reset_prefix_cache(reset_connector=self.side is not None)}
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+        return {"reset": self.llm.reset_prefix_cache(reset_connector=True)}
 
     def state(self):
         return {"state": self.side.attachment.state}

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import threading
+import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, Optional, Tuple
 
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 _FIRST_S = 1.0  # of the first attempt, which the engine's start waits for
 _AGAIN_S = 1.0  # between attempts, and between looks at a namespace that is not this engine's
 _CALL_S = 2.0
+_BUMP_S = 0.3
+_MISSING_S = 3.0  # after which a fingerprint that is missing is lost
 _TASKS_MAX = 64
 _ENDS = ("ready", "mismatch", "failed")  # states in which nothing is tried
 _BYTES_MAX = 1 << 20  # of a fingerprint
@@ -47,6 +50,7 @@ class Attachment:
         self._generation: Optional[int] = None
         self._is_new = False  # the namespace has not been advanced to the generation
         self._epoch = -1
+        self._missing_s = 0.0  # when the fingerprint was first missing
         self._lock = threading.RLock()
         self._wake = threading.Event()
         self._tasks: Deque[Callable[[], Any]] = deque()
@@ -136,14 +140,16 @@ class Attachment:
         return epoch, fields if isinstance(fields, dict) else {}, generation if type(generation) is int else 0
 
     def _bump(self, epoch: int) -> int:
-        """Begins a new epoch, unless another engine was faster. Returns the epoch."""
+        """Begins a new epoch, unless another engine was faster. A bump holds at once; its answer, which comes when nobody reads
+        older objects any more, is not waited for. Returns the epoch."""
         assert self.pool is not None
         try:
-            return self.pool.bump(epoch=epoch, deadline=_CALL_S)
+            return self.pool.bump(epoch=epoch, deadline=_BUMP_S)
         except errors.Error as e:
-            if e.name != "STALE":
+            now = self._read()[0] if e.name in ("STALE", "DEADLINE") else epoch
+            if now == epoch:
                 raise
-            return self._read()[0]
+            return now
 
     def _put(self, epoch: int) -> None:
         assert self.pool is not None and self._fields is not None
@@ -156,12 +162,16 @@ class Attachment:
         epoch, stored, generation = self._read()
         if self._is_new and self._generation is None:
             self._generation = generation + 1  # new weights before the first contact
-        if stored is None and self._generation is not None and epoch > self._epoch >= 0 and not self._is_new:
-            self.state = "behind"  # another engine has bumped, and its fingerprint is on its way
-            return False
+        is_strange = stored is None and epoch != self._epoch  # blocks of this epoch may be anybody's
+        if is_strange and self._generation is not None and not self._is_new:
+            self._missing_s = self._missing_s or time.monotonic()
+            if time.monotonic() - self._missing_s < _MISSING_S:
+                self.state = "behind"  # another engine has bumped, and its fingerprint is on its way
+                return False
+        self._missing_s = 0.0
         is_older = self._is_new and generation < (self._generation or 0)
         if stored is None or is_older:
-            if self._generation is None or is_older:
+            if is_strange or is_older:
                 epoch = self._bump(epoch)
             self._generation = self._generation or 0
             self._put(epoch)

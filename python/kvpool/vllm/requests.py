@@ -19,6 +19,8 @@ from .settings import Settings
 _QUIET_S = 0.1  # after a look-up without an answer none is sent for so long
 _STALE = _kvpool.errors["STALE"][0]
 _PROBE_BLOCKS = 8
+_PINNED_SHARE = 2  # saves hold at most one of so many blocks of the engine
+_NO_SAVES_S = 1.0  # after a save of which nothing could be put, none is begun for so long
 _AGAIN_S = 0.005  # first pause between the look-ups of a decode that waits for the puts of its prefill; doubles each time
 
 
@@ -100,13 +102,15 @@ class SaveReport:
 
     ranks: int
     failed: Set[Tuple[int, int]] = field(default_factory=set)
-    bytes: int = 0
+    bytes: int = 0  # put by this save
+    stored: int = 0  # objects that the pool has
     is_stale: bool = False  # the namespace has another epoch
 
     def add(self, other: SaveReport) -> None:
         self.ranks += other.ranks
         self.failed |= other.failed
         self.bytes += other.bytes
+        self.stored += other.stored
         self.is_stale |= other.is_stale
 
 
@@ -124,6 +128,7 @@ class _Entry:
     expected: int = 0  # tokens that a prefill said it stores
     again_s: float = _AGAIN_S
     epoch: int = 0  # of the look-up
+    is_partial: bool = False  # some of its blocks were not stored
     is_old: bool = False  # in part computed by weights of before a reset
     computed: int = 0  # tokens that the engine had when it was told of the hit
     choice: Optional[Choice] = None
@@ -168,7 +173,7 @@ class Requests:
         self._stops: List[int] = []
         self._saves: Dict[int, _Pinned] = {}
         self._save_bytes = 0
-        self._quiet_until = 0.0
+        self._quiet_until = self._no_saves_until = 0.0
         self._distrusts_cache = False  # the engine's own cache has blocks of before a reset
         self._next = 1  # number of the next look-up or job
 
@@ -223,7 +228,7 @@ class Requests:
             if err == _STALE:
                 self._is_stale(entry.epoch)
             else:
-                self._quiet_until = self.clock() + _QUIET_S
+                self._no_answer(entry)
             return
         entry.hit, entry.places = self._hit_of(entry.request, present)
         entry.until = entry.asked_at + ttl_ms / 1e3
@@ -241,10 +246,18 @@ class Requests:
         if now - entry.asked_at < self.settings.lookup_ms / 1e3:
             return True
         self.asker.drop(entry.number)
-        entry.number, entry.state = None, State.REFUSED
-        self._quiet_until = now + _QUIET_S
+        entry.number = None
+        self._no_answer(entry)
         self.counts["lookups_late"] += 1
         return False
+
+    def _no_answer(self, entry: _Entry) -> None:
+        """No look-up is sent for a while. Decode asks again after it, as long as it waits for prefill."""
+        self._quiet_until = self.clock() + _QUIET_S
+        entry.state = State.REFUSED
+        if entry.expected:
+            entry.state, entry.hit, entry.places, entry.until = State.FOUND, 0, b"", float("inf")
+            entry.again_s = max(entry.again_s, _QUIET_S)
 
     def _waits_for_puts(self, entry: _Entry) -> bool:
         """Decode: asks again while the pool has fewer tokens than prefill said, for handover_ms at most."""
@@ -388,6 +401,8 @@ class Requests:
                     save = self._save(parts) if parts else None
                     if save is not None:
                         saves.append(save)
+                    kept = sum(len(p.blocks) for p in save.parts) if save is not None else 0
+                    entry.is_partial |= kept < sum(len(p.blocks) for p in parts)
         return loads, saves, stops
 
     def _new_blocks(self, entry: _Entry, before: int, tokens: int,
@@ -426,9 +441,12 @@ class Requests:
     def _save(self, parts: List[Part]) -> Optional[Save]:
         """Takes references on the blocks. What is beyond save_bytes is dropped."""
         left, kept = self.settings.save_bytes - self._save_bytes, []
+        free = len(self.pool.blocks) // _PINNED_SHARE - sum(len(p.blocks) for p in self._saves.values())
+        if self.clock() < self._no_saves_until:
+            free = 0
         for part in parts:
-            n = max(0, min(len(part.blocks), int(left // self.block_bytes[part.group])))
-            left -= n * self.block_bytes[part.group]
+            n = max(0, min(len(part.blocks), free, int(left // self.block_bytes[part.group])))
+            left, free = left - n * self.block_bytes[part.group], free - n
             if n < len(part.blocks):
                 self.counts["saves_dropped"] += len(part.blocks) - n
             if n:
@@ -505,9 +523,11 @@ class Requests:
         self.pool.free_blocks(self.pool.blocks[b] for b in reversed(pinned.blocks))
         self.counts["saved_bytes"] += pinned.report.bytes
         self.counts["saves_failed"] += len(pinned.report.failed)
+        if pinned.report.failed and not pinned.report.stored:
+            self._no_saves_until = self.clock() + _NO_SAVES_S
         if pinned.report.is_stale:
             self._is_stale(pinned.epoch)
-        elif pinned.report.failed and pinned.report.bytes:
+        elif pinned.report.failed and pinned.report.stored:
             self.on_failed_put(pinned.parts, pinned.report.failed)
 
     on_failed_put: Callable[[List[Part], Set[Tuple[int, int]]], None] = staticmethod(lambda parts, failed: None)
@@ -525,7 +545,7 @@ class Requests:
             self._let_go(entry)
             del self._entries[request.request_id]
         blocks = min(request.num_prompt_tokens // self.groups[0].block_tokens, entry.saved[0], self.hash_count(request, 0))
-        if not isinstance(request.kv_transfer_params, dict) or not blocks or self.epoch is None or entry.is_old:
+        if not isinstance(request.kv_transfer_params, dict) or not blocks or self.epoch is None or entry.is_old or entry.is_partial:
             return None
         return {"kvpool": {"blocks": blocks, "last": self.hashes(request, 0)[blocks - 1].hex()}}
 

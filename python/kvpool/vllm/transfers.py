@@ -175,7 +175,7 @@ class Transfers:
             before = i * len(job) / m
             err, _, _ = job.get(loading.begun, c.patience_s + before * (c.block_s + before * c.growth_s),
                                 (c.block_s + 2 * before * c.growth_s) / m, c.growth_s / m**2, c.max_s, loading.load.rate, self.is_dense,
-                                _kvpool.EPOCH, loading.load.epoch)
+                                _kvpool.EPOCH | _kvpool.SOON, loading.load.epoch)
             if err:
                 return
 
@@ -259,9 +259,10 @@ class Transfers:
                 results = [_NUMBER["UNREACHABLE"]] * len(mine.blocks)
                 if self.pool is not None:
                     job = self._job(mine, shard, layout, is_put=True)
-                    job.put(end_s, _kvpool.EPOCH | _kvpool.SOON, save.epoch)
+                    job.put(end_s, _kvpool.EPOCH | _kvpool.SOON | _kvpool.REPORT_ALREADY, save.epoch)
                     results = job.results()
                     report.bytes += job.block_bytes * results.count(0)
+                report.stored += sum(result in _STORED for result in results)
                 report.failed.update((part.group, mine.first + i) for i, result in enumerate(results) if result not in _STORED)
                 report.is_stale |= _NUMBER["STALE"] in results
 
