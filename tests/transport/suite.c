@@ -179,11 +179,17 @@ TEST_WITH(test_reads_complete_in_order, bench_setup, bench_teardown)
     bench_t *b = *state;
     enum { N = 200, EACH = 64 << 10 };
     kvp_xfer_t xs[N], *list[N], *next = xs;
-    uint8_t *local = bench_new(EACH);
-    kvp_iov_t iov[2] = {{local, EACH}, {local, 64}};
+    uint8_t *local;
+    kvp_iov_t iov[2];
     size_t took;
 
-    if ((b->ops->caps & KVP_TP_READS_IN_ORDER) == 0) skip();
+    if ((b->ops->caps & KVP_TP_READS_IN_ORDER) == 0) {
+        print_message("this transport does not promise the order of its reads\n");
+        skip();
+    }
+    local = bench_new(EACH);
+    iov[0] = (kvp_iov_t){local, EACH};
+    iov[1] = (kvp_iov_t){local, 64};
     for (size_t i = 0; i < N; i++) {
         xs[i] = bench_xfer(KVP_XFER_READ, i % 2 != 0 ? KVP_XFER_AFTER_PRIOR : 0, b->rd, BENCH_DATA, &iov[i % 2], 1);
         xs[i].done = in_order_done;
