@@ -107,10 +107,8 @@ def two_groups_invalid_blocks(h):
 # ---- when a load ends
 
 
-@case()
-def finished_twice_running(h):
-    """finished_recving for a request that runs ends the engine: a load is reported exactly once."""
-    script = h.Scripted()
+def _report_ends_engine(h, script, max_tokens, run):
+    """run(engine, request) brings the request to some state; finished_recving for it then ends the engine."""
     tell = []
 
     def change(output):
@@ -118,33 +116,30 @@ def finished_twice_running(h):
             output.finished_recving = {request.request_id}
 
     engine = h.Engine(script, change=change)
-    script.have(h.prompt(4), 4)
-    request = engine.add(h.prompt(4, 5), max_tokens=8)
-    engine.step(3)
-    h.same(str(request.status), "RUNNING", "status")
+    request = engine.add(h.prompt(4, 5), max_tokens=max_tokens)
+    run(engine, request)
     tell.append(True)
     engine.plan()
     with h.ends_engine(AssertionError):
         engine.process()
+
+
+@case()
+def finished_twice_running(h):
+    """finished_recving for a request that runs ends the engine: a load is reported exactly once."""
+    def run(engine, request):
+        engine.step(3)
+        h.same(str(request.status), "RUNNING", "status")
+
+    script = h.Scripted()
+    script.have(h.prompt(4), 4)
+    _report_ends_engine(h, script, 8, run)
 
 
 @case()
 def finished_after_the_end(h):
     """finished_recving for a request that has ended and was freed ends the engine."""
-    script = h.Scripted()
-    tell = []
-
-    def change(output):
-        if tell:
-            output.finished_recving = {request.request_id}
-
-    engine = h.Engine(script, change=change)
-    request = engine.add(h.prompt(4, 5), max_tokens=1)
-    engine.run(request)
-    tell.append(True)
-    engine.plan()
-    with h.ends_engine(AssertionError):
-        engine.process()
+    _report_ends_engine(h, h.Scripted(), 1, lambda engine, request: engine.run(request))
 
 
 # ---- other connectors
