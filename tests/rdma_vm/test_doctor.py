@@ -162,7 +162,7 @@ def test_port_that_is_taken_is_named(lent_vm):
 
 
 TAKE = """
-import ctypes, socket, struct, subprocess, sys
+import ctypes, pathlib, socket, struct, subprocess, sys
 cm = ctypes.CDLL("librdmacm.so.1")
 cm.rdma_create_event_channel.restype = ctypes.c_void_p
 channel, held = ctypes.c_void_p(cm.rdma_create_event_channel()), []
@@ -171,9 +171,14 @@ for port in range(40000, 40008):
     at = struct.pack("=H", socket.AF_INET) + struct.pack("!H", port) + socket.inet_aton(sys.argv[1]) + bytes(8)
     assert cm.rdma_create_id(channel, ctypes.byref(held[-1]), None, 0x0106) == 0  # RDMA_PS_TCP
     assert cm.rdma_bind_addr(held[-1], at) == 0
-open("/proc/sys/net/ipv4/ip_local_port_range", "w").write("40000 40011")
-node = subprocess.Popen(sys.argv[2:], stdout=subprocess.PIPE, text=True)
-print(node.stdout.readline())
+ports = pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range")
+before = ports.read_text()
+try:
+    ports.write_text("40000 40011")
+    node = subprocess.Popen(sys.argv[2:], stdout=subprocess.PIPE, text=True)
+    print(node.stdout.readline())
+finally:
+    ports.write_text(before)
 node.terminate()
 sys.exit(node.wait())
 """
@@ -186,3 +191,5 @@ def test_any_port_is_one_that_is_free_for_rdma_too(pool):
         r = pool.run(["python3", "-c", TAKE, at, BIN["kvpool-node"], "--master", MASTER, "--memory", "32MiB", "--transports", "rdma",
                       "--listen", f"{at}:0", "--name", f"any{i}"], timeout=60)
         assert r.rc == 0 and "ready listen=" in r.text, r.text
+    range_ = pool.run(["cat", "/proc/sys/net/ipv4/ip_local_port_range"], timeout=30).text.split()
+    assert int(range_[1]) - int(range_[0]) > 1000, f"the other tests of this guest would find no port: {range_}"
