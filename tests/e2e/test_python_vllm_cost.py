@@ -113,7 +113,7 @@ def test_what_is_chosen():
     """Fails if a mode, the first load, an SSD in a hit, loads under way or several cache groups are not respected."""
     assert [Cost("never").choose(0, b"\1" * n, BYTES, TOKENS, 0).blocks for n in (0, 99)] == [0, 0]
     always = Cost("always", load_max_s=3).choose(0, b"\2", BYTES, TOKENS, 0)
-    assert always.blocks == 1 and always.end_s(0) == always.deadline_s == 3
+    assert always.blocks == 1 and always.end_s(0) == always.end_s(1) == 3
     assert [Cost().choose(0, b"\1" * n, BYTES, TOKENS, 0).blocks for n in (7, 8)] == [0, 8]
     cost = Cost()
     for i in range(5):  # without a step of computing, the fifth hit is computed
@@ -125,10 +125,10 @@ def test_what_is_chosen():
     cost, hit = known(), b"\1" * 64 + b"\2" * 32
     assert [cost.choose(t, hit, BYTES, TOKENS, 0)[::5] for t in (1, 5, 6)] == [(64, None), (64, 64), (64, None)]
     choice = cost.choose(7, b"\1" * 64, BYTES, TOKENS, 1024)
-    assert choice.deadline_s == pytest.approx(compute_s(2048, 1024) * (1 + PATIENCE) - S, rel=0.1)
+    assert choice.end_s(64) == pytest.approx(compute_s(2048, 1024) * (1 + PATIENCE) - S, rel=0.1)
     assert choice.end_s(0) == pytest.approx(compute_s(2048, 1024) * PATIENCE, rel=0.1)
     whole = known(keeps_prefix=False).choose(7, b"\1" * 64, BYTES, TOKENS, 1024)
-    assert whole.blocks == 64 and whole.deadline_s == whole.end_s(0) == choice.end_s(0)
+    assert whole.blocks == 64 and whole.end_s(64) == whole.end_s(0) == choice.end_s(0)
     cost.began("another", b"\1" * 8192, BYTES)
     assert cost.choose(7, b"\1" * 64, BYTES, TOKENS, 0).blocks == 0
 

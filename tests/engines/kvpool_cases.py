@@ -2,6 +2,7 @@
 """Cases of vLLM with kvpool.vllm.KVPoolConnector; runs in vLLM's environment. An engine without a cache generates the wanted
 tokens. The cases share engines, since the start of one takes 10 s or more; each has prompts of its own. Prints a line a case."""
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -100,12 +101,12 @@ class Engine:
             need(time.monotonic() < end, f"after {FOUND_S} s the engine's way to the pool is {state!r}")
         return self
 
-    def alone(self, asked):
-        """The tokens with the pool switched off."""
+    def alone(self, asked, save="prompt", **arguments):
+        """The tokens with the pool switched off. save: what is stored afterwards."""
         self.do("set", cost="never", save="none")
-        found = self.do("ask", prompts=asked)
+        found = self.do("ask", prompts=asked, **arguments)
         need(not any(found["cached"]), f"the pool is not switched off: {found}")
-        self.do("set", cost="always", save="prompt")
+        self.do("set", cost="always", save=save)
         return found["tokens"]
 
 
@@ -151,6 +152,16 @@ class Run:
             extra = extra if extra is None else {"master": self.address, "cost": "always", "lookup_ms": 500, "namespace": "model", **extra}
             self.engines[name] = Engine(self, name, self.model(kind), extra, **engine)
         return self.engines[name]
+
+    @contextlib.contextmanager
+    def environment(self, **more):
+        """Of the engines that start meanwhile."""
+        before = dict(self.place.env)
+        self.place.env.update(more)
+        try:
+            yield
+        finally:
+            self.place.env = before
 
     def end(self, *names):
         for name in names:
@@ -335,12 +346,51 @@ def reset(run):
         one.attached().ask_stored(asked, wanted=new)
     finally:
         run.end("reader", "small", "without")
+    refused(run, "weights_id: here 'other', in the pool ''", weights_id="other")
+    return f"no token of other weights; not yet reset: {counted(behind, 'lookups_')}; another weights_id is refused with both values"
+
+
+def refused(run, text, **extra):
+    """An engine that does not start, and says why."""
     try:
-        run.engine("refused", {"weights_id": "other"})
+        run.engine("refused", extra)
     except Wrong:
-        need("weights_id: here 'other', in the pool ''" in (run.place.folder / "refused.log").read_text(), "the log has not both values")
-        return f"no token of other weights; not yet reset: {counted(behind, 'lookups_')}; another weights_id is refused with both values"
-    raise Wrong("another weights_id is not refused")
+        need(text in (log := (run.place.folder / "refused.log").read_text()), f"the log has no {text!r}: {log[-2000:]}")
+        return
+    raise Wrong(f"an engine with {extra} is not refused")
+
+
+def policy_fail(run):
+    """vLLM's default policy: a request whose load fails ends with an error, which a user has to want."""
+    refused(run, 'add "kv_load_failure_policy": "recompute"', policy="fail")
+    strict, asked = run.engine("strict", {"policy": "fail", "accept_failed_requests": True}).attached(), prompts("policy", (420, 810))
+    strict.ask_until_stored(asked)
+    run.faults(lost=2)
+    found = strict.do("ask", prompts=asked)
+    need(found["reasons"] == ["error"] * 2 and found["seconds"] < FOUND_S, f"the requests end otherwise: {found}")
+    run.faults()
+    strict.ask_until_stored(asked)
+    run.end("strict")
+    return f"refused by default; when accepted, {counted(found, 'loads_failed')} are requests that end with an error, and the engine goes on"
+
+
+def own_process(run):
+    """The scheduler in a process of its own, as servers have it; figures come by vLLM's metrics."""
+    with run.environment(VLLM_ENABLE_V1_MULTIPROCESSING="1"):
+        made = run.engine("own", {"transports": "tcp"})
+    asked = prompts("own")
+    made.ask(asked)
+    made.ask_until_stored(asked)
+    run.faults(lost=2)
+    before = made.do("counts")
+    made.ask(asked)
+    run.faults()
+    failed = until(lambda: (n := made.do("counts").get("loads_failed", 0) - before.get("loads_failed", 0)) >= len(asked) and n,
+                   "each request counts a failed load")
+    made.ask_until_stored(asked)
+    figures = made.do("counts")
+    run.end("own")
+    return f"tokens_loaded {figures['tokens_loaded']:.0f}; loads_failed {failed:.0f}, computed"
 
 
 def hybrid(run, kind, extra, **engine):
@@ -363,7 +413,15 @@ def window(run):
     found = made.ask(leaves, wanted=made.alone(leaves))
     need(found["cached"] == [whole(n // 2) for n in LENGTHS], f"prompts that leave stored ones find {found['cached']} tokens: {found['counts']}")
     run.end("window")
-    return f"{text}; prompts that leave stored ones in the middle find {found['cached']} tokens"
+    made = run.engine("window-small", {"namespace": "window", "windows": "all", "save": "all"}, "window", num_gpu_blocks_override=132).attached()
+    asked = prompts("window preempted", [700] * 4)
+    busy = made.ask(asked, tokens=200, together=True, wanted=made.alone(asked, "all", tokens=200))
+    need(busy["counts"].get("preemptions"), f"no request was preempted: {busy['counts']}")
+    read = made.ask(asked, tokens=200, wanted=busy["tokens"])
+    need(any(read["cached"]), f"nothing is found: {read['counts']}")
+    run.end("window-small")
+    return (f"{text}; prompts that leave stored ones in the middle find {found['cached']} tokens; {counted(busy, 'preemptions')}, then "
+            f"{read['cached']} of 700 tokens are found")
 
 
 def conv(run):
@@ -378,9 +436,8 @@ def tp2(run):
     asked, extra = prompts("tp2"), {"store_tp": 2, "namespace": "tp"}
     run.engine("tp1", extra).ask(asked)
     run.end("tp1")
-    run.place.env["VLLM_CPU_OMP_THREADS_BIND"] = f"{processors[0]}|{processors[1]}"
-    two = run.engine("tp2", extra, tensor_parallel_size=2, distributed_executor_backend="mp").attached()
-    del run.place.env["VLLM_CPU_OMP_THREADS_BIND"]
+    with run.environment(VLLM_CPU_OMP_THREADS_BIND=f"{processors[0]}|{processors[1]}"):
+        two = run.engine("tp2", extra, tensor_parallel_size=2, distributed_executor_backend="mp").attached()
     wanted, new, bad = two.alone(asked), prompts("tp2 apart", (420, 810)), prompts("tp2 refused", (420,))
     two.ask_stored(asked, wanted=wanted)
     with run.pool("tp") as pool:
@@ -410,7 +467,8 @@ CASES = {
     "node-killed": lambda run: killed(run, "node", "failed_", "lookups_miss"),
     "master-killed": lambda run: killed(run, "master", "lookups_failed", "lookups_late"), "no-node": no_node,
     "master-late": master_late, "pool-full": pool_full,
-    "preemption": preemption, "pd": pd, "reset": reset, "window": window, "conv": conv, "tp2": tp2}
+    "preemption": preemption, "pd": pd, "reset": reset, "window": window, "conv": conv, "tp2": tp2,
+    "policy-fail": policy_fail, "own-process": own_process}
 
 
 def main():

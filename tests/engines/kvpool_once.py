@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One vLLM engine, in this process but for the ranks of a parallel one: kvpool_once.py MODEL ARGUMENTS. ARGUMENTS is JSON: "engine"
-holds arguments of LLM, and "extra" the settings of kvpool.vllm.KVPoolConnector, or null for an engine without a cache. Prints
-"result {}" when it is ready. Each line of standard input is JSON: "do" is the name of a method of Engine, the rest its arguments.
+holds arguments of LLM, and "extra" the settings of kvpool.vllm.KVPoolConnector with "policy" for failed loads beside them, or null for
+an engine without a cache. With VLLM_ENABLE_V1_MULTIPROCESSING=1 the scheduler has a process of its own. Prints "result {}" when it is
+ready. Each line of standard input is JSON: "do" is the name of a method of Engine, the rest its arguments.
 A line that begins with "result " holds the answer.
 
 The connector is a subclass that reads faults from the file KVPOOL_TEST_FAULTS: `delay_s` before each put, `rank_s` before each load
@@ -12,9 +13,11 @@ import os
 import sys
 import time
 
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the scheduler in this process; before vllm is imported
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # before vllm is imported
 
 from kvpool.vllm.connector import KVPoolConnector  # noqa: E402
+
+RESET_S = 30
 
 
 def faults():
@@ -58,22 +61,24 @@ class Engine:
 
         more = {} if extra is None else {"kv_transfer_config": {
             "kv_connector": "FaultyConnector", "kv_connector_module_path": "kvpool_once", "kv_role": "kv_both",
-            "kv_load_failure_policy": "recompute", "kv_connector_extra_config": extra}}
+            "kv_load_failure_policy": extra.pop("policy", "recompute"), "kv_connector_extra_config": extra}}
         # With bfloat16 a batch of another size may generate other tokens without any cache.
         self.llm = LLM(model, enforce_eager=True, dtype="float32", max_model_len=2048, max_num_seqs=4, block_size=BLOCK_TOKENS, seed=0,
                        disable_log_stats=False, prefix_caching_hash_algo="sha256_cbor",
                        **{"distributed_executor_backend": "uni", **more, **engine})
-        self.core = self.llm.llm_engine.engine_core.engine_core
-        self.side = extra if extra is None else self.core.scheduler.connector.scheduler
+        self.core = getattr(self.llm.llm_engine.engine_core, "engine_core", None)  # None: in a process of its own
+        self.side = None if extra is None or self.core is None else self.core.scheduler.connector.scheduler
 
     def counts(self):
         """The connector's figures, and vLLM's preemptions."""
-        preemptions = sum(m.value for m in self.llm.get_metrics() if m.name == "vllm:num_preemptions")
-        return {"preemptions": preemptions, **({} if self.side is None else self.side.requests.counts)}
+        shown = {(m.name, m.labels.get("cause")): m.value for m in self.llm.get_metrics() if hasattr(m, "value")}
+        found = {f"failed_{cause}" if cause else name.removeprefix("vllm:kvpool_"): value for (name, cause), value in shown.items()
+                 if name.startswith("vllm:kvpool_")}
+        return {"preemptions": shown["vllm:num_preemptions", None], **(found if self.side is None else self.side.requests.counts)}
 
     def settle(self):
-        """Until all loads and saves have been reported."""
-        while self.core.scheduler.has_requests() or (self.side and self.side.requests._loads):
+        """Until all loads and saves have been reported. That of a process of its own cannot be seen here."""
+        while self.core and (self.core.scheduler.has_requests() or (self.side and self.side.requests._loads)):
             self.core.step_fn()
             time.sleep(0.001)  # as vLLM's own loop does: the threads of the connector need the interpreter
 
@@ -86,16 +91,19 @@ class Engine:
         """Generates from lists of token ids with an empty cache of its own. counts: what was counted meanwhile."""
         before = self.counts()
         self.settle()
-        if not self.llm.reset_prefix_cache():
-            raise RuntimeError("blocks are held")
+        end = time.monotonic() + (0 if self.core else RESET_S)
+        while not self.llm.reset_prefix_cache():
+            if time.monotonic() >= end:
+                raise RuntimeError("blocks are held")
+            time.sleep(0.01)
         asked, begun = [{"prompt_token_ids": p} for p in prompts], time.monotonic()
         answers = [a for batch in ([asked] if together else [[one] for one in asked])
                    for a in self.llm.generate(batch, self.params(tokens, params), use_tqdm=False)]
         seconds = time.monotonic() - begun
         if settle:
             self.settle()
-        return {"tokens": [list(a.outputs[0].token_ids) for a in answers], "cached": [a.num_cached_tokens for a in answers],
-                "params": answers[-1].kv_transfer_params, "seconds": seconds,
+        return {"tokens": [list(a.outputs[0].token_ids) for a in answers], "reasons": [a.outputs[0].finish_reason for a in answers],
+                "cached": [a.num_cached_tokens for a in answers], "params": answers[-1].kv_transfer_params, "seconds": seconds,
                 "counts": {name: value - before.get(name, 0) for name, value in self.counts().items() if value != before.get(name, 0)}}
 
     def abort(self, prompt):

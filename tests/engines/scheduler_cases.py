@@ -471,11 +471,32 @@ def load_has_no_time(h, adapter):
 
 
 @pool_case()
+def slow_way_is_measured_again(h, adapter):
+    """Where loading seems far too slow all is computed, and eight blocks are read beside it, which shows how fast loading is."""
+    stored = _stored(h, adapter, blocks=12)
+    adapter.settings = {"cost": "auto"}
+    engine = h.Engine(adapter)
+    cost = adapter.requests.cost
+    cost.loading.add([1.0, 0.0, 0.0], 1.0)
+    for _ in range(3):
+        cost.computing.add([(1000, 0)], 0.001)
+    request = engine.add(stored[0], max_tokens=3)
+    finished(engine, request, 3)
+    end = time.monotonic() + 5
+    while cost.loading.per_byte()[0] > 1e-4 and time.monotonic() < end:
+        engine.step()
+    h.same(engine.computed[request.request_id], len(stored[0]) + 2, "computed tokens")
+    h.same(adapter.requests.counts["probes"], 1, "probes")
+    h.need(cost.loading.per_byte()[0] < 1e-4, f"what was read has measured nothing: {cost.loading.per_byte()}")
+    engine.close()
+
+
+@pool_case()
 def flipped_byte_is_computed(h, adapter):
     """A block with a wrong byte ends the prefix there, and is removed, so that the next engine does not find it."""
     stored = _stored(h, adapter)
     _again(h, adapter, stored, 5 + 2 * h.BLOCK, lambda: adapter.flip(stored[0], 2), "failed_CORRUPT")
-    between = h.Engine(adapter)  # the removal may have come behind the put of the computed block; then this engine puts it again
+    between = h.Engine(adapter)  # the put of the computed block may have come before the removal; then this engine puts it
     request = between.add(stored[0], max_tokens=3)
     finished(between, request, 3)
     h.same(adapter.requests.counts["loads_failed"], 0, "loads_failed")

@@ -18,7 +18,7 @@ from typing import Any, Callable, Deque, Dict, Optional, Tuple
 
 from .. import errors
 from .._pool import Pool
-from .names import FINGERPRINT_KEY, describe, differences, fingerprint_bytes, parsed
+from .names import FINGERPRINT_KEY, differences
 from .settings import Settings
 
 log = logging.getLogger(__name__)
@@ -135,8 +135,11 @@ class Attachment:
             stored = self.pool.get(FINGERPRINT_KEY, epoch=epoch, deadline=_CALL_S) if size <= _BYTES_MAX else b""
         except errors.NotFoundError:
             return epoch, None, 0
-        value = parsed(stored) or {}
-        fields, generation = value.get("fields"), value.get("generation")
+        try:
+            value = json.loads(stored)
+            fields, generation = value["fields"], value["generation"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            fields, generation = {}, 0
         return epoch, fields if isinstance(fields, dict) else {}, generation if type(generation) is int else 0
 
     def _bump(self, epoch: int) -> int:
@@ -153,7 +156,7 @@ class Attachment:
 
     def _put(self, epoch: int) -> None:
         assert self.pool is not None and self._fields is not None
-        value = fingerprint_bytes({"fields": self._fields, "generation": self._generation})
+        value = json.dumps({"fields": self._fields, "generation": self._generation}, sort_keys=True, indent=1).encode()
         self.pool.put(FINGERPRINT_KEY, value, pin="hard", replicas=2, epoch=epoch, deadline=_CALL_S)
 
     def _settle(self) -> bool:
@@ -177,10 +180,10 @@ class Attachment:
             self._put(epoch)
             epoch, stored, generation = self._read()
         self._is_new = False
-        found = differences(self._fields or {}, json.dumps(stored).encode())
+        found = differences(self._fields or {}, stored or {})
         if found:
             self._why = (f"namespace {self._settings.namespace!r} has blocks of another engine (choose another namespace, or bump "
-                         f"it): {describe(found)}")
+                         f"it): {found}")
             self.state = "mismatch"
             log.error("the cache is off: %s", self._why)
             return False

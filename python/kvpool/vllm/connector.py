@@ -21,7 +21,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (KVConnectorBase_V
                                                                KVConnectorTransferResults, KVConnectorWorkerMetadata, SupportsHMA)
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 
-from .. import _kvpool
+from .. import _kvpool, errors
 from . import layout
 from .attach import Attachment
 from .hits import Hits
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 _LOOKUP_CALL_MS = 500  # after which a look-up ends that nobody waits for any more
 _TTL_MS = 2000
+_CHECK_S = 1.0  # of a block whose sum was wrong
 # 1 + the place (cost.py) of an object with these flags, 0 = the object is not there
 _PLACE = bytes(0 if not f & _kvpool.PRESENT else 1 if f & _kvpool.ON_HOST else 3 if f & _kvpool.ON_SSD else 2 for f in range(256))
 
@@ -168,6 +169,16 @@ def _release(pool: Any, tickets: Sequence[Tuple[int, int, int]]) -> None:
         pool._raw.lookup_release(*ticket)
 
 
+def _remove_damaged(pool: Any, keys: Sequence[bytes]) -> None:
+    """Removes those that another read finds damaged, too: one may have been damaged on its way, or put again meanwhile."""
+    for key in keys:
+        try:
+            pool.get(key, fresh=True, deadline=_CHECK_S)
+        except errors.Error as e:
+            if e.name == "CORRUPT":
+                pool.remove_many([key])
+
+
 # ---- the scheduler
 class _Scheduler:
     def __init__(self, config: Any, cache: Any, settings: Settings) -> None:
@@ -196,7 +207,7 @@ class _Scheduler:
         if r.asker is None:
             r.asker = _Asker(pool, self.names.is_grouped)
         r.release = lambda tickets: _release(pool, tickets)
-        r.remove = lambda keys: self.attachment.later(lambda: pool.remove_many(keys))
+        r.remove_damaged = lambda keys: self.attachment.later(lambda: _remove_damaged(pool, keys))
         r.epoch = epoch
 
     def _lost(self, looks: bool) -> None:
@@ -233,8 +244,9 @@ class _Scheduler:
                 if (part.group, part.first + i) in failed:
                     keys += [self.names.object_prefix(group, s, stage) + block_hash.hex().encode()
                              for s in range(group.shards) for stage in range(self.names.stages)]
-        if keys:
-            self.requests.remove(keys)
+        pool = self.attachment.pool
+        if keys and pool is not None:
+            self.attachment.later(lambda: pool.remove_many(keys))
 
     def meta(self, output: Any) -> Metadata:
         cached, tokens = output.scheduled_cached_reqs, output.num_scheduled_tokens

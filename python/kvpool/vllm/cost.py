@@ -182,11 +182,6 @@ class Choice(NamedTuple):
         """The end of the load while its first `arrived` blocks are there."""
         return min(self.max_s, self.patience_s + arrived * (self.block_s + arrived * self.growth_s))
 
-    @property
-    def deadline_s(self) -> float:
-        """The end of the load if all arrives: no part of it needs a later deadline."""
-        return self.end_s(self.blocks)
-
 
 class Cost:
     """The choice between loading and computing, and what it is made from.
@@ -206,7 +201,7 @@ class Cost:
         self._jobs: Dict[Hashable, Tuple[bytes, int]] = {}  # under way: places and block_bytes
         self._ended: Deque[Tuple[float, float, List[float]]] = deque(maxlen=32)  # end, seconds and bytes of the last loads
         self._guesses = 4  # loads to begin before the time of computing is known; then some have to be computed
-        self._measured = [float("-inf")] * 3  # when a load or a probe of the place last began or ended
+        self._measured = [float("-inf")] * 3  # when a probe of the place last began, or a load brought blocks of it
 
     def choose(self, now: float, places: bytes, block_bytes: int, block_tokens: int, context: int) -> Choice:
         """The choice for a request. places: one byte for each block of the hit, in its order; context: tokens before them,
@@ -282,6 +277,6 @@ class Cost:
             self._ended.append((now, seconds, own))
         cut = places[arrived] if is_cut and arrived < len(places) else None
         self.loading.add(moved, seconds, cut, block_bytes, len(places) == 1)
-        for place in {*places[:arrived + (cut is not None)]}:
+        for place in {*places[:arrived]}:  # not of a cut load of which nothing arrived: that may have been the connecting
             self._measured[place] = now
         self._guesses = 0 if is_cut else self._guesses

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Sequence
 
 FINGERPRINT_KEY = b"kvpool:fingerprint"
 
@@ -52,30 +52,9 @@ def names_of(namespace: str, stages: int, groups: Sequence[Group]) -> Names:
     return Names(namespace, stages, any(stages * g.shards > 1 for g in groups))
 
 
-def fingerprint_bytes(fields: Dict[str, Any]) -> bytes:
-    """The object that says what the blocks of a namespace depend on."""
-    return json.dumps(fields, sort_keys=True, indent=1).encode()
-
-
-def parsed(stored: bytes) -> Optional[Dict[str, Any]]:
-    """The JSON object in these bytes, or None."""
-    try:
-        value = json.loads(stored)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def differences(ours: Dict[str, Any], stored: bytes) -> List[Tuple[str, Any, Any]]:
-    """(field, our value, the stored value) of each field that differs. An object that is no fingerprint differs as a whole."""
-    theirs = parsed(stored)
-    if theirs is None:
-        return [("the whole object", "a fingerprint", repr(stored[:80]))]
+def differences(ours: Dict[str, Any], stored: Dict[str, Any]) -> str:
+    """Each field of a fingerprint that differs, with our value and the stored one, in one line. stored: {} if it is none."""
     plain = json.loads(json.dumps(ours))
-    names = sorted(set(plain) | set(theirs), key=str)
-    return [(n, plain.get(n), theirs.get(n)) for n in names if plain.get(n) != theirs.get(n)]
-
-
-def describe(found: Sequence[Tuple[str, Any, Any]]) -> str:
-    """One line for the log."""
-    return "; ".join(f"{name}: here {here!r}, in the pool {there!r}" for name, here, there in found)
+    names = sorted(set(plain) | set(stored)) if stored else []
+    found = [f"{n}: here {plain.get(n)!r}, in the pool {stored.get(n)!r}" for n in names if plain.get(n) != stored.get(n)]
+    return "; ".join(found) if stored else "its fingerprint cannot be read"

@@ -18,7 +18,7 @@ from .settings import Settings
 
 _QUIET_S = 0.1  # after a look-up without an answer none is sent for so long
 _STALE = _kvpool.errors["STALE"][0]
-_PROBE_BLOCKS = 8
+PROBE_BLOCKS = 8
 _PINNED_SHARE = 2  # saves hold at most one of so many blocks of the engine
 _NO_SAVES_S = 1.0  # after a save of which nothing could be put, none is begun for so long
 _AGAIN_S = 0.005  # first pause between the look-ups of a decode that waits for the puts of its prefill; doubles each time
@@ -163,7 +163,7 @@ class Requests:
         self.mask: Callable[[int, int, int, int], Optional[List[bool]]] = lambda g, first, last, prompt: None  # see Hits
         self.asker: Any = None  # while no master is reached
         self.release: Callable[[Sequence[Tuple[int, int, int]]], None] = lambda tickets: None
-        self.remove: Callable[[List[bytes]], None] = lambda keys: None
+        self.remove_damaged: Callable[[List[bytes]], None] = lambda keys: None
         self.epoch: Optional[int] = None  # None: the cache is off
         self.on_stale: Callable[[], None] = lambda: None
         self.pool: Any = None  # the engine's block pool
@@ -311,12 +311,12 @@ class Requests:
 
     def _probe(self, entry: _Entry, unit: int) -> None:
         """Reads some blocks of a hit that is computed, so that the engine learns how fast loading is."""
-        units = [u for u in range(unit, min(unit + _PROBE_BLOCKS, len(entry.places))) if entry.places[u] == entry.places[unit]]
+        units = [u for u in range(unit, min(unit + PROBE_BLOCKS, len(entry.places))) if entry.places[u] == entry.places[unit]]
         hashes, per = self.hashes(entry.request, 0), self.unit_tokens // self.groups[0].block_tokens
         chosen = [hashes[(u + 1) * per - 1] for u in units]
         job, self._next = self._next, self._next + 1
         end_s = self.settings.load_ms / 1e3
-        part = Part(0, unit * per, chosen, [0] * len(chosen), 0)
+        part = Part(0, unit * per, chosen, list(range(len(chosen))), 0)
         self.cost.began(job, entry.places[unit:unit + 1] * len(units), self.block_bytes[0])
         self._loads[job] = None, LoadReport(0, len(units), 0.0)
         self._new_loads.append(Load(job, "", [part], Choice(len(units), end_s, 0.0, 0.0, end_s, None), 0.0, entry.epoch, True))
@@ -502,7 +502,7 @@ class Requests:
         if total.error == "STALE":
             self._is_stale(entry.epoch)
         if total.corrupt:
-            self.remove(total.corrupt)
+            self.remove_damaged(total.corrupt)
         entry.state = State.FAILED if total.error and got == 0 else State.LOADED
         entry.load = None
         if total.error and not entry.is_old:  # these are computed again, and stored

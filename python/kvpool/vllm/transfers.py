@@ -16,7 +16,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, Tu
 
 from .. import _kvpool
 from .names import Group, Names
-from .requests import Load, LoadReport, Part, Save, SaveReport, is_dense
+from .requests import PROBE_BLOCKS, Load, LoadReport, Part, Save, SaveReport, is_dense
 
 log = logging.getLogger(__name__)
 
@@ -128,12 +128,12 @@ class Transfers:
                 for part in load.parts for shard, layout in self.rank.layouts[part.group]]
 
     def _scratch(self, layout: bytes) -> bytes:
-        """The layout of a block in memory beside the cache."""
+        """The layout of the blocks of a probe in memory beside the cache."""
         size = sum(piece[2] for piece in struct.iter_unpack("=QQQ", layout))
         if size not in self._spare:
-            memory = bytearray(size)
+            memory = bytearray(PROBE_BLOCKS * size)
             self.pool.register(memory)
-            self._spare[size] = struct.pack("=QQQ", _kvpool.memory_of(memory, True)[0], 0, size)
+            self._spare[size] = struct.pack("=QQQ", _kvpool.memory_of(memory, True)[0], size, size)
         return self._spare[size]
 
     def _job(self, part: Part, shard: int, layout: bytes, is_put: bool = False) -> Any:
