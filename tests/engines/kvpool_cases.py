@@ -325,7 +325,7 @@ def pd(run):
         first = prefill.do("ask", prompts=[asked], tokens=1, params={"do_remote_decode": True}, settle=False)
         found = decode.ask([asked], params=first["params"])
         texts.append(f"{len(asked) - found['cached'][0]} of {len(asked)} in {found['seconds']:.2f} s")
-        need(len(asked) - found["cached"][0] <= BLOCK_TOKENS, f"decode computes {texts[-1]}: {first['params']}, {found['counts']}")
+        need(len(asked) - found["cached"][0] <= BLOCK_TOKENS, f"decode computes {texts[-1]}: {first}, {found['counts']}")
     return f"decode computes {'; '.join(texts)}"
 
 
