@@ -236,10 +236,10 @@ asker_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kw))
     kvpy_pool_t *owner;
     asker_t *self;
 
-    if (!PyArg_ParseTuple(args, "O!", &kvpy_pool_type, &owner) || !kvpy_check(owner)) return NULL;
-    self = (asker_t *)type->tp_alloc(type, 0);
+    if (!PyArg_ParseTuple(args, "O!", kvpy_pool_type, &owner) || !kvpy_check(owner)) return NULL;
+    self = (asker_t *)PyType_GenericAlloc(type, 0);
     if (self == NULL) return NULL;
-    Py_INCREF(owner);
+    Py_INCREF((PyObject *)owner);
     self->owner = owner;
     self->end = &self->questions;
     pthread_mutex_init(&self->lock, NULL);
@@ -276,8 +276,8 @@ asker_dealloc(asker_t *self)
     }
     pthread_mutex_destroy(&self->lock);
     pthread_cond_destroy(&self->changed);
-    Py_XDECREF(self->owner);
-    Py_TYPE(self)->tp_free((PyObject *)self);
+    Py_XDECREF((PyObject *)self->owner);
+    kvpy_free_object(self);
 }
 
 /* close(): waits for the look-up that runs, and ends the thread. Questions that were not asked get no answer. */
@@ -292,28 +292,28 @@ asker_close(asker_t *self, PyObject *Py_UNUSED(args))
 uint8_t *
 kvpy_hashes(PyObject *list, size_t *n_out, size_t *len_out)
 {
-    PyObject *seq = PySequence_Fast(list, "hashes are a sequence of bytes");
-    Py_ssize_t n = seq == NULL ? 0 : PySequence_Fast_GET_SIZE(seq);
+    PyObject *seq = kvpy_tuple(list, "hashes are a sequence of bytes");
+    Py_ssize_t n = seq == NULL ? 0 : PyTuple_Size(seq);
     uint8_t *hashes = NULL;
     size_t len = 0;
 
     for (Py_ssize_t i = 0; seq != NULL && i < n; i++) {
-        PyObject *hash = PySequence_Fast_GET_ITEM(seq, i);
+        PyObject *hash = PyTuple_GetItem(seq, i);
 
-        if (!PyBytes_Check(hash) || PyBytes_GET_SIZE(hash) == 0 || PyBytes_GET_SIZE(hash) > 64 ||
-            (i > 0 && (size_t)PyBytes_GET_SIZE(hash) != len)) {
+        if (!PyBytes_Check(hash) || PyBytes_Size(hash) == 0 || PyBytes_Size(hash) > 64 ||
+            (i > 0 && (size_t)PyBytes_Size(hash) != len)) {
             PyErr_SetString(PyExc_TypeError, "hashes are bytes of one length, 1 to 64");
             break;
         }
         if (i == 0) {
-            len = (size_t)PyBytes_GET_SIZE(hash);
+            len = (size_t)PyBytes_Size(hash);
             hashes = malloc((size_t)n * len);
             if (hashes == NULL) {
                 PyErr_NoMemory();
                 break;
             }
         }
-        memcpy(hashes + (size_t)i * len, PyBytes_AS_STRING(hash), len);
+        memcpy(hashes + (size_t)i * len, PyBytes_AsString(hash), len);
     }
     Py_XDECREF(seq);
     if (PyErr_Occurred()) {
@@ -351,15 +351,15 @@ take_part(PyObject *pair, part_t *part)
 static bool
 take_parts(PyObject *list, question_t *q)
 {
-    PyObject *seq = PySequence_Fast(list, "parts are a sequence of (prefix, hashes)");
-    Py_ssize_t n = seq == NULL ? 0 : PySequence_Fast_GET_SIZE(seq);
+    PyObject *seq = kvpy_tuple(list, "parts are a sequence of (prefix, hashes)");
+    Py_ssize_t n = seq == NULL ? 0 : PyTuple_Size(seq);
 
     if (n > PARTS_MAX) PyErr_Format(PyExc_ValueError, "at most %d parts", PARTS_MAX);
     q->parts = calloc((size_t)n + 1, sizeof *q->parts);
     if (q->parts == NULL) PyErr_NoMemory();
     for (Py_ssize_t i = 0; !PyErr_Occurred() && i < n; i++) {
         q->parts_n++;
-        if (!take_part(PySequence_Fast_GET_ITEM(seq, i), &q->parts[i])) break;
+        if (!take_part(PyTuple_GetItem(seq, i), &q->parts[i])) break;
         q->keys_n += q->parts[i].n;
     }
     Py_XDECREF(seq);
@@ -427,7 +427,7 @@ make_answer(const question_t *q)
             Py_CLEAR(lookups);
             break;
         }
-        PyTuple_SET_ITEM(lookups, (Py_ssize_t)i, one);
+        PyTuple_SetItem(lookups, (Py_ssize_t)i, one);
         /* of a prefix, what a later message reserved behind a gap of the reservation does not count */
         if (granted == found) granted += l->granted;
         found += l->found;
@@ -498,12 +498,12 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-PyTypeObject kvpy_asker_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kvpool._kvpool.Asker",
-    .tp_basicsize = sizeof(asker_t),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "Look-ups in a thread of its own.",
-    .tp_new = asker_new,
-    .tp_dealloc = (destructor)asker_dealloc,
-    .tp_methods = methods,
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)"Look-ups in a thread of its own."},
+    {Py_tp_new, asker_new},
+    {Py_tp_dealloc, asker_dealloc},
+    {Py_tp_methods, methods},
+    {0, NULL},
 };
+
+PyType_Spec kvpy_asker_spec = {"kvpool._kvpool.Asker", sizeof(asker_t), 0, KVPY_TYPE_FLAGS, slots};

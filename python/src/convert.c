@@ -3,40 +3,65 @@
 
 #include <string.h>
 
+PyObject *
+kvpy_type_name(PyObject *obj)
+{
+    return PyObject_GetAttrString((PyObject *)Py_TYPE(obj), "__name__"); /* PyType_GetName comes with Python 3.11 */
+}
+
+bool
+kvpy_type_error(const char *what, const char *wanted, PyObject *obj)
+{
+    PyObject *name = kvpy_type_name(obj);
+
+    if (name != NULL) PyErr_Format(PyExc_TypeError, "%s is %s, not %.100S", what, wanted, name);
+    Py_XDECREF(name);
+    return false;
+}
+
+PyObject *
+kvpy_tuple(PyObject *obj, const char *why)
+{
+    PyObject *fast = PySequence_Fast(obj, why); /* a list or tuple, which other code may have and change */
+    PyObject *tuple = fast != NULL ? PySequence_Tuple(fast) : NULL;
+
+    Py_XDECREF(fast);
+    return tuple;
+}
+
 bool
 kvpy_key(PyObject *obj, kvpool_key_t *key_out)
 {
-    Py_ssize_t len;
+    Py_ssize_t len = 0;
+    char *bytes = NULL;
 
-    if (PyUnicode_Check(obj)) {
+    /* exact types first, because the check of a subclass is a call in the limited API */
+    if (PyUnicode_CheckExact(obj) || (!PyBytes_CheckExact(obj) && PyUnicode_Check(obj)))
         key_out->data = PyUnicode_AsUTF8AndSize(obj, &len);
-        if (key_out->data == NULL) return false;
-        key_out->len = (size_t)len;
-        return true;
-    }
-    if (PyBytes_Check(obj)) {
-        key_out->data = PyBytes_AS_STRING(obj);
-        key_out->len = (size_t)PyBytes_GET_SIZE(obj);
-        return true;
-    }
-    PyErr_Format(PyExc_TypeError, "a key is str or bytes, not %.100s", Py_TYPE(obj)->tp_name);
-    return false;
+    else if (PyBytes_CheckExact(obj) || PyBytes_Check(obj))
+        key_out->data = PyBytes_AsStringAndSize(obj, &bytes, &len) == 0 ? bytes : NULL;
+    else
+        return kvpy_type_error("a key", "str or bytes", obj);
+    key_out->len = (size_t)len;
+    return key_out->data != NULL;
 }
 
 bool
 kvpy_uint(PyObject *obj, uint64_t max, const char *what, uint64_t *value_out)
 {
     unsigned long long value;
-    PyObject *number;
 
-    if (PyBool_Check(obj) || PyFloat_Check(obj) || !PyIndex_Check(obj)) {
-        PyErr_Format(PyExc_TypeError, "%s is an int, not %.100s", what, Py_TYPE(obj)->tp_name);
-        return false;
+    if (PyLong_CheckExact(obj)) {
+        value = PyLong_AsUnsignedLongLong(obj);
+    } else {
+        PyObject *number;
+
+        if (PyBool_Check(obj) || PyFloat_Check(obj) || !PyIndex_Check(obj)) return kvpy_type_error(what, "an int", obj);
+        number = PyNumber_Index(obj);
+        if (number == NULL) return false;
+        value = PyLong_AsUnsignedLongLong(number);
+        Py_DECREF(number);
     }
-    number = PyNumber_Index(obj);
-    if (number == NULL) return false;
-    value = PyLong_AsUnsignedLongLong(number);
-    Py_DECREF(number);
     if (value == (unsigned long long)-1 && PyErr_Occurred()) return false;
     if (value > max) {
         PyErr_Format(PyExc_OverflowError, "%s is %llu at most, not %llu", what, (unsigned long long)max, value);
@@ -65,10 +90,7 @@ kvpy_u64(PyObject *obj, void *value_out)
 bool
 kvpy_lineage(PyObject *obj, kvpool_lineage_t *lineage_out)
 {
-    if (!PyTuple_Check(obj)) {
-        PyErr_Format(PyExc_TypeError, "a lineage is a tuple, not %.100s", Py_TYPE(obj)->tp_name);
-        return false;
-    }
+    if (!PyTuple_Check(obj)) return kvpy_type_error("a lineage", "a tuple", obj);
     return PyArg_ParseTuple(obj, "O&O&O&;a lineage is (sequence, parent, depth)", kvpy_u64, &lineage_out->sequence,
                             kvpy_u64, &lineage_out->parent, kvpy_u32, &lineage_out->depth) != 0;
 }
@@ -79,8 +101,7 @@ static bool
 check_list(PyObject *obj, const char *what)
 {
     if (!PyUnicode_Check(obj) && !PyBytes_Check(obj) && PySequence_Check(obj)) return true;
-    PyErr_Format(PyExc_TypeError, "%s is a list, not %.100s", what, Py_TYPE(obj)->tp_name);
-    return false;
+    return kvpy_type_error(what, "a list", obj);
 }
 
 bool
@@ -90,14 +111,14 @@ kvpy_keys_init(kvpy_keys_t *k, PyObject *list)
     if (!check_list(list, "keys")) return false;
     k->held = PySequence_Tuple(list);
     if (k->held == NULL) return false;
-    k->n = PyTuple_GET_SIZE(k->held);
+    k->n = PyTuple_Size(k->held);
     k->keys = PyMem_New(kvpool_key_t, (size_t)k->n + 1);
     if (k->keys == NULL) {
         PyErr_NoMemory();
         goto fail;
     }
     for (Py_ssize_t i = 0; i < k->n; i++)
-        if (!kvpy_key(PyTuple_GET_ITEM(k->held, i), &k->keys[i])) goto fail;
+        if (!kvpy_key(PyTuple_GetItem(k->held, i), &k->keys[i])) goto fail;
     return true;
 
 fail:
@@ -117,7 +138,7 @@ kvpy_keys_fini(kvpy_keys_t *k)
 static bool
 is_list(PyObject *obj)
 {
-    return PyList_Check(obj) || PyTuple_Check(obj);
+    return !PyLong_CheckExact(obj) && (PyList_Check(obj) || PyTuple_Check(obj));
 }
 
 static bool
@@ -135,19 +156,14 @@ freeze_list(PyObject *obj, const char *what, Py_ssize_t *pieces_out)
 {
     PyObject *outer = check_list(obj, what) ? PySequence_List(obj) : NULL;
 
-    *pieces_out = 0;
-    for (Py_ssize_t i = 0; outer != NULL && i < PyList_GET_SIZE(outer); i++) {
-        PyObject *inner = PyList_GET_ITEM(outer, i);
-        PyObject *frozen = is_list(inner) ? PySequence_Tuple(inner) : NULL;
+    *pieces_out = outer != NULL ? PyList_Size(outer) : 0;
+    for (Py_ssize_t i = 0, n = *pieces_out; outer != NULL && i < n; i++) {
+        PyObject *inner = PyList_GetItem(outer, i), *frozen;
 
-        if (frozen != NULL) {
-            *pieces_out += PyTuple_GET_SIZE(frozen);
-            PyList_SetItem(outer, i, frozen);
-        } else if (PyErr_Occurred()) {
-            Py_CLEAR(outer);
-        } else {
-            ++*pieces_out;
-        }
+        if (!is_list(inner)) continue;
+        frozen = PySequence_Tuple(inner);
+        if (frozen != NULL) *pieces_out += PyTuple_Size(frozen) - 1;
+        kvpy_list_set(&outer, i, frozen);
     }
     return outer;
 }
@@ -175,7 +191,7 @@ take_piece(kvpy_items_t *it, PyObject *addr, PyObject *size, bool is_written, kv
 static bool
 take_inner(kvpy_items_t *it, PyObject *addrs, PyObject *sizes, bool is_written, kvpool_iov_t *pieces, size_t *n_out)
 {
-    Py_ssize_t n = PyTuple_GET_SIZE(addrs);
+    Py_ssize_t n = PyTuple_Size(addrs);
     size_t used = 0;
 
     if (sizes != NULL) {
@@ -183,10 +199,10 @@ take_inner(kvpy_items_t *it, PyObject *addrs, PyObject *sizes, bool is_written, 
             PyErr_SetString(PyExc_TypeError, "the sizes of a list of buffers are a list");
             return false;
         }
-        if (!check_lengths(n, n, PyTuple_GET_SIZE(sizes), "pieces")) return false;
+        if (!check_lengths(n, n, PyTuple_Size(sizes), "pieces")) return false;
     }
     for (Py_ssize_t k = 0; k < n; k++) {
-        if (!take_piece(it, PyTuple_GET_ITEM(addrs, k), sizes != NULL ? PyTuple_GET_ITEM(sizes, k) : NULL, is_written,
+        if (!take_piece(it, PyTuple_GetItem(addrs, k), sizes != NULL ? PyTuple_GetItem(sizes, k) : NULL, is_written,
                         &pieces[used]))
             return false;
         if (pieces[used].len > 0) used++; /* empty pieces are left out */
@@ -202,13 +218,13 @@ take_items(kvpy_items_t *it, PyObject *addrs, PyObject *sizes, bool is_written)
     kvpool_iov_t *pieces = it->pieces;
 
     for (Py_ssize_t i = 0; i < it->keys.n; i++) {
-        PyObject *addr = PyList_GET_ITEM(addrs, i);
-        PyObject *size = sizes != NULL ? PyList_GET_ITEM(sizes, i) : NULL;
+        PyObject *addr = PyList_GetItem(addrs, i);
+        PyObject *size = sizes != NULL ? PyList_GetItem(sizes, i) : NULL;
         kvpool_item_t *item = &it->items[i];
         size_t n = 1;
 
-        if (PyTuple_Check(addr) ? !take_inner(it, addr, size, is_written, pieces, &n)
-                                : !take_piece(it, addr, size, is_written, pieces))
+        if (PyTuple_CheckExact(addr) ? !take_inner(it, addr, size, is_written, pieces, &n)
+                                     : !take_piece(it, addr, size, is_written, pieces))
             return false;
         *item = (kvpool_item_t){.key = it->keys.keys[i], .iov = pieces, .iov_n = n};
         pieces += n;
@@ -245,8 +261,8 @@ kvpy_items_init(kvpy_items_t *it, PyObject *keys, PyObject *addrs, PyObject *siz
         own_sizes = freeze_list(sizes, "sizes", &sizes_n);
         if (own_sizes == NULL) goto done;
     }
-    if (!check_lengths(it->keys.n, PyList_GET_SIZE(own_addrs),
-                       own_sizes != NULL ? PyList_GET_SIZE(own_sizes) : it->keys.n, "keys"))
+    if (!check_lengths(it->keys.n, PyList_Size(own_addrs), own_sizes != NULL ? PyList_Size(own_sizes) : it->keys.n,
+                       "keys"))
         goto done;
     is_ok = items_alloc(it, (size_t)pieces_n, own_sizes == NULL) && take_items(it, own_addrs, own_sizes, is_written);
 
@@ -267,10 +283,10 @@ kvpy_items_lineages(kvpy_items_t *it, PyObject *list)
     if (held == NULL) return false;
     it->lineages = PyMem_New(kvpool_lineage_t, (size_t)it->keys.n + 1);
     if (it->lineages == NULL) PyErr_NoMemory();
-    if (it->lineages != NULL && PyTuple_GET_SIZE(held) != it->keys.n)
-        PyErr_Format(PyExc_ValueError, "%zd keys and %zd lineages", it->keys.n, PyTuple_GET_SIZE(held));
+    if (it->lineages != NULL && PyTuple_Size(held) != it->keys.n)
+        PyErr_Format(PyExc_ValueError, "%zd keys and %zd lineages", it->keys.n, PyTuple_Size(held));
     for (Py_ssize_t i = 0; !PyErr_Occurred() && i < it->keys.n; i++) {
-        PyObject *one = PyTuple_GET_ITEM(held, i);
+        PyObject *one = PyTuple_GetItem(held, i);
 
         if (one != Py_None && kvpy_lineage(one, &it->lineages[i])) it->items[i].lineage = &it->lineages[i];
     }
@@ -298,10 +314,10 @@ kvpy_items_groups(kvpy_items_t *it, PyObject *list)
     if (it->groups_held == NULL) return false;
     it->groups = PyMem_New(kvpool_group_t, (size_t)it->keys.n + 1);
     if (it->groups == NULL) PyErr_NoMemory();
-    if (it->groups != NULL && PyTuple_GET_SIZE(it->groups_held) != it->keys.n)
-        PyErr_Format(PyExc_ValueError, "%zd keys and %zd groups", it->keys.n, PyTuple_GET_SIZE(it->groups_held));
+    if (it->groups != NULL && PyTuple_Size(it->groups_held) != it->keys.n)
+        PyErr_Format(PyExc_ValueError, "%zd keys and %zd groups", it->keys.n, PyTuple_Size(it->groups_held));
     for (Py_ssize_t i = 0; !PyErr_Occurred() && i < it->keys.n; i++) {
-        PyObject *one = PyTuple_GET_ITEM(it->groups_held, i);
+        PyObject *one = PyTuple_GetItem(it->groups_held, i);
 
         if (one != Py_None && take_group(one, &it->groups[i])) it->items[i].group = &it->groups[i];
     }

@@ -7,6 +7,26 @@
 
 #include "python/src/ext.h"
 
+/* kvpy_type_error sets TypeError: `what` is `wanted`, not an object of obj's type. It returns false. */
+bool kvpy_type_error(const char *what, const char *wanted, PyObject *obj);
+
+/* kvpy_type_name returns the name of obj's type, a new reference. */
+PyObject *kvpy_type_name(PyObject *obj);
+
+/* kvpy_tuple copies an iterable object as a tuple. TypeError with the text `why` for another object. */
+PyObject *kvpy_tuple(PyObject *obj, const char *why);
+
+/* kvpy_list_set sets element i of a new list to `one` and takes the reference to it. With `one` NULL it drops the list
+ * and sets *list to NULL. */
+static inline void
+kvpy_list_set(PyObject **list, Py_ssize_t i, PyObject *one)
+{
+    if (one == NULL)
+        Py_CLEAR(*list);
+    else
+        PyList_SetItem(*list, i, one);
+}
+
 /* kvpy_key borrows the UTF-8 of a str or the content of a bytes object, valid as long as obj. It does not check the
  * length. */
 bool kvpy_key(PyObject *obj, kvpool_key_t *key_out);

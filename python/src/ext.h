@@ -11,6 +11,13 @@
 
 #include <stdbool.h>
 
+/* Python 3.9 does not have these flags: there a program can change the types, and make a View without bytes. */
+#ifndef Py_TPFLAGS_IMMUTABLETYPE
+#define Py_TPFLAGS_IMMUTABLETYPE 0
+#define Py_TPFLAGS_DISALLOW_INSTANTIATION 0
+#endif
+#define KVPY_TYPE_FLAGS (Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE)
+
 /* A Python object with one handle on a pool. Each call has a reference to the object, so kvpool_free runs only when
  * no call is running. */
 typedef struct {
@@ -24,12 +31,19 @@ typedef struct {
     PyObject *on_invalid;
 } kvpy_pool_t;
 
-extern PyTypeObject kvpy_pool_type;
-extern PyTypeObject kvpy_view_type; /* the type of the results of kvpy_view */
-extern PyTypeObject kvpy_peer_type; /* defined in peer.c */
-extern PyTypeObject kvpy_span_type; /* defined in span.c */
-extern PyTypeObject kvpy_asker_type; /* defined in asker.c */
-extern PyTypeObject kvpy_job_type; /* defined in job.c */
+/* The types, made once for each process from the specifications below (module.c). */
+extern PyTypeObject *kvpy_pool_type;
+extern PyTypeObject *kvpy_view_type; /* the type of the results of kvpy_view */
+
+extern PyType_Spec kvpy_pool_spec; /* defined in pool.c */
+extern PyType_Spec kvpy_view_spec; /* defined in view.c */
+extern PyType_Spec kvpy_peer_spec; /* defined in peer.c */
+extern PyType_Spec kvpy_span_spec; /* defined in span.c */
+extern PyType_Spec kvpy_asker_spec; /* defined in asker.c */
+extern PyType_Spec kvpy_job_spec; /* defined in job.c */
+
+/* kvpy_free_object is the end of a tp_dealloc: it frees the object and drops the object's reference to its type. */
+void kvpy_free_object(void *self);
 
 /* kvpy_code returns the number that the handle's callers get for an error of the library. */
 long kvpy_code(const kvpy_pool_t *self, int err);

@@ -315,15 +315,8 @@ job_results(job_t *self, PyObject *Py_UNUSED(args))
 {
     PyObject *list = PyList_New((Py_ssize_t)self->n);
 
-    for (size_t i = 0; list != NULL && i < self->n; i++) {
-        PyObject *one = PyLong_FromLong(self->results[i]);
-
-        if (one == NULL) {
-            Py_CLEAR(list);
-            break;
-        }
-        PyList_SET_ITEM(list, (Py_ssize_t)i, one);
-    }
+    for (size_t i = 0; list != NULL && i < self->n; i++)
+        kvpy_list_set(&list, (Py_ssize_t)i, PyLong_FromLong(self->results[i]));
     return list;
 }
 
@@ -358,8 +351,8 @@ job_dealloc(job_t *self)
     free(self->groups);
     free(self->results);
     pthread_mutex_destroy(&self->lock);
-    Py_XDECREF(self->owner);
-    Py_TYPE(self)->tp_free((PyObject *)self);
+    Py_XDECREF((PyObject *)self->owner);
+    kvpy_free_object(self);
 }
 
 /* Copies the layout: a buffer of pieces, three numbers of 64 bits each (base, stride, length). */
@@ -386,16 +379,16 @@ take_layout(job_t *self, const Py_buffer *layout)
 static bool
 take_blocks(job_t *self, PyObject *list)
 {
-    PyObject *seq = PySequence_Fast(list, "blocks are a sequence of int");
+    PyObject *seq = kvpy_tuple(list, "blocks are a sequence of int");
 
-    if (seq != NULL && (size_t)PySequence_Fast_GET_SIZE(seq) != self->n)
+    if (seq != NULL && (size_t)PyTuple_Size(seq) != self->n)
         PyErr_SetString(PyExc_ValueError, "as many blocks as hashes are needed");
     self->blocks = malloc((self->n + 1) * sizeof *self->blocks);
     self->results = malloc((self->n + 1) * sizeof *self->results);
     if (self->blocks == NULL || self->results == NULL) PyErr_NoMemory();
     for (size_t i = 0; !PyErr_Occurred() && i < self->n; i++) {
         self->results[i] = KVPOOL_CANCELLED;
-        self->blocks[i] = PyLong_AsLongLong(PySequence_Fast_GET_ITEM(seq, (Py_ssize_t)i));
+        self->blocks[i] = PyLong_AsLongLong(PyTuple_GetItem(seq, (Py_ssize_t)i));
         if (self->blocks[i] < 0 && !PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "a block is 0 or more");
     }
     Py_XDECREF(seq);
@@ -435,15 +428,15 @@ job_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kw))
     job_t *self;
     bool is_well;
 
-    if (!PyArg_ParseTuple(args, "O!y*y#OO|OO", &kvpy_pool_type, &owner, &layout, &prefix, &prefix_len, &hashes, &blocks,
+    if (!PyArg_ParseTuple(args, "O!y*y#OO|OO", kvpy_pool_type, &owner, &layout, &prefix, &prefix_len, &hashes, &blocks,
                           &group, &lineage))
         return NULL;
-    self = kvpy_check(owner) ? (job_t *)type->tp_alloc(type, 0) : NULL;
+    self = kvpy_check(owner) ? (job_t *)PyType_GenericAlloc(type, 0) : NULL;
     if (self == NULL) {
         PyBuffer_Release(&layout);
         return NULL;
     }
-    Py_INCREF(owner);
+    Py_INCREF((PyObject *)owner);
     self->owner = owner;
     pthread_mutex_init(&self->lock, NULL);
     is_well = take_layout(self, &layout);
@@ -490,16 +483,14 @@ job_length(job_t *self)
     return (Py_ssize_t)self->n;
 }
 
-static PySequenceMethods as_sequence = {.sq_length = (lenfunc)job_length};
-
-PyTypeObject kvpy_job_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kvpool._kvpool.Job",
-    .tp_basicsize = sizeof(job_t),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "Blocks of an engine's cache on their way to or from the pool.",
-    .tp_new = job_new,
-    .tp_dealloc = (destructor)job_dealloc,
-    .tp_methods = methods,
-    .tp_members = members,
-    .tp_as_sequence = &as_sequence,
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)"Blocks of an engine's cache on their way to or from the pool."},
+    {Py_tp_new, job_new},
+    {Py_tp_dealloc, job_dealloc},
+    {Py_tp_methods, methods},
+    {Py_tp_members, members},
+    {Py_sq_length, job_length},
+    {0, NULL},
 };
+
+PyType_Spec kvpy_job_spec = {"kvpool._kvpool.Job", sizeof(job_t), 0, KVPY_TYPE_FLAGS, slots};

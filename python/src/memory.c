@@ -233,10 +233,14 @@ take_buffer(kvpy_mem_t *mem, PyObject *obj, bool is_written)
 bool
 kvpy_mem_init(kvpy_mem_t *mem, PyObject *obj, bool is_written)
 {
+    PyObject *name;
+
     memset(mem, 0, sizeof *mem);
     if (PyObject_CheckBuffer(obj)) return take_buffer(mem, obj, is_written);
     if (PyObject_HasAttrString(obj, "__dlpack__")) return take_dlpack(mem, obj, is_written);
-    PyErr_Format(PyExc_TypeError, "%.100s has neither the buffer protocol nor DLPack", Py_TYPE(obj)->tp_name);
+    name = kvpy_type_name(obj);
+    if (name != NULL) PyErr_Format(PyExc_TypeError, "%.100S has neither the buffer protocol nor DLPack", name);
+    Py_XDECREF(name);
     return false;
 }
 

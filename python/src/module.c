@@ -169,12 +169,58 @@ read_bytes(PyObject *Py_UNUSED(module), PyObject *args)
     bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)len);
     if (bytes == NULL || len == 0) return bytes;
     if (!is_checked) {
-        copy_bytes(PyBytes_AS_STRING(bytes), (const void *)(uintptr_t)addr, (size_t)len);
-    } else if (!copy_checked(PyBytes_AS_STRING(bytes), (const void *)(uintptr_t)addr, (size_t)len, true)) {
+        copy_bytes(PyBytes_AsString(bytes), (const void *)(uintptr_t)addr, (size_t)len);
+    } else if (!copy_checked(PyBytes_AsString(bytes), (const void *)(uintptr_t)addr, (size_t)len, true)) {
         Py_DECREF(bytes);
         Py_RETURN_NONE;
     }
     return bytes;
+}
+
+/* ---- types */
+PyTypeObject *kvpy_pool_type, *kvpy_view_type;
+
+void
+kvpy_free_object(void *self)
+{
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    freefunc free_memory = (freefunc)PyType_GetSlot(type, Py_tp_free);
+
+    free_memory(self);
+    Py_DECREF(type);
+}
+
+/* Makes the types and adds them to the module, except View, which programs get as a result only. */
+static bool
+add_types(PyObject *module)
+{
+    static const struct {
+        const char *name; /* NULL = not in the module */
+        PyType_Spec *spec;
+        PyTypeObject **type; /* has a reference until the process ends; NULL = only the module has one */
+    } types[] = {
+        {"Pool", &kvpy_pool_spec, &kvpy_pool_type},
+        {NULL, &kvpy_view_spec, &kvpy_view_type},
+        {"Peer", &kvpy_peer_spec, NULL},
+        {"Span", &kvpy_span_spec, NULL},
+        {"Asker", &kvpy_asker_spec, NULL},
+        {"Job", &kvpy_job_spec, NULL},
+    };
+
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        PyObject *type = PyType_FromSpec(types[i].spec);
+
+        if (type == NULL) return false;
+        if (types[i].name != NULL && PyObject_SetAttrString(module, types[i].name, type) < 0) {
+            Py_DECREF(type);
+            return false;
+        }
+        if (types[i].type != NULL)
+            *types[i].type = (PyTypeObject *)type;
+        else
+            Py_DECREF(type);
+    }
+    return true;
 }
 
 static PyMethodDef functions[] = {
@@ -196,24 +242,11 @@ PyInit__kvpool(void)
 {
     PyObject *module, *errors;
 
-    if (PyType_Ready(&kvpy_pool_type) < 0 || PyType_Ready(&kvpy_view_type) < 0 || PyType_Ready(&kvpy_peer_type) < 0 ||
-        PyType_Ready(&kvpy_span_type) < 0 || PyType_Ready(&kvpy_asker_type) < 0 || PyType_Ready(&kvpy_job_type) < 0)
-        return NULL;
     module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
     errors = make_errors();
-    Py_INCREF(&kvpy_pool_type);
-    Py_INCREF(&kvpy_peer_type);
-    Py_INCREF(&kvpy_span_type);
-    Py_INCREF(&kvpy_asker_type);
-    Py_INCREF(&kvpy_job_type);
-    if (errors == NULL || PyModule_AddObject(module, "errors", errors) < 0 ||
-        PyModule_AddObject(module, "Pool", (PyObject *)&kvpy_pool_type) < 0 ||
-        PyModule_AddObject(module, "Peer", (PyObject *)&kvpy_peer_type) < 0 ||
-        PyModule_AddObject(module, "Span", (PyObject *)&kvpy_span_type) < 0 ||
-        PyModule_AddObject(module, "Asker", (PyObject *)&kvpy_asker_type) < 0 ||
-        PyModule_AddObject(module, "Job", (PyObject *)&kvpy_job_type) < 0 || !add_flags(module) ||
-        PyModule_AddStringConstant(module, "version", kvpool_version()) < 0) {
+    if (errors == NULL || PyModule_AddObject(module, "errors", errors) < 0 || !add_types(module) ||
+        !add_flags(module) || PyModule_AddStringConstant(module, "version", kvpool_version()) < 0) {
         Py_DECREF(module);
         return NULL;
     }

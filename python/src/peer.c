@@ -25,7 +25,7 @@ peer_dealloc(peer_t *self)
             kvpool_p2p_free(p2p);
         Py_END_ALLOW_THREADS
     }
-    Py_TYPE(self)->tp_free((PyObject *)self);
+    kvpy_free_object(self);
 }
 
 static bool
@@ -167,8 +167,8 @@ take_ops(PyObject *locals, PyObject *remotes, PyObject *lens, kvpool_p2p_op_t **
     for (int i = 0; i < 3; i++) {
         lists[i] = PySequence_Tuple(given[i]);
         if (lists[i] == NULL) goto done;
-        n = PyTuple_GET_SIZE(lists[0]);
-        if (PyTuple_GET_SIZE(lists[i]) == n) continue;
+        n = PyTuple_Size(lists[0]);
+        if (PyTuple_Size(lists[i]) == n) continue;
         PyErr_SetString(PyExc_ValueError, "as many addresses here, addresses there and lengths are expected");
         goto done;
     }
@@ -181,9 +181,9 @@ take_ops(PyObject *locals, PyObject *remotes, PyObject *lens, kvpool_p2p_op_t **
         uint64_t local, len;
 
         ops[i] = (kvpool_p2p_op_t){0};
-        if (!kvpy_uint(PyTuple_GET_ITEM(lists[0], i), UINTPTR_MAX, "an address", &local) ||
-            !kvpy_uint(PyTuple_GET_ITEM(lists[1], i), UINT64_MAX, "an address", &ops[i].remote) ||
-            !kvpy_uint(PyTuple_GET_ITEM(lists[2], i), SIZE_MAX, "a length", &len))
+        if (!kvpy_uint(PyTuple_GetItem(lists[0], i), UINTPTR_MAX, "an address", &local) ||
+            !kvpy_uint(PyTuple_GetItem(lists[1], i), UINT64_MAX, "an address", &ops[i].remote) ||
+            !kvpy_uint(PyTuple_GetItem(lists[2], i), SIZE_MAX, "a length", &len))
             goto done;
         ops[i].local = (void *)(uintptr_t)local;
         ops[i].len = (size_t)len;
@@ -357,12 +357,12 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-PyTypeObject kvpy_peer_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kvpool._kvpool.Peer",
-    .tp_basicsize = sizeof(peer_t),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "An endpoint of peer-to-peer transfers that returns numbers; see mooncake.engine.",
-    .tp_new = PyType_GenericNew,
-    .tp_dealloc = (destructor)peer_dealloc,
-    .tp_methods = methods,
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)"An endpoint of peer-to-peer transfers that returns numbers; see mooncake.engine."},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_dealloc, peer_dealloc},
+    {Py_tp_methods, methods},
+    {0, NULL},
 };
+
+PyType_Spec kvpy_peer_spec = {"kvpool._kvpool.Peer", sizeof(peer_t), 0, KVPY_TYPE_FLAGS, slots};

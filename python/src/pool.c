@@ -4,6 +4,7 @@
 #include "python/src/convert.h"
 
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define DETAIL_BYTES 512
@@ -88,20 +89,20 @@ pool_dealloc(kvpy_pool_t *self)
         Py_END_ALLOW_THREADS
     }
     Py_CLEAR(self->on_invalid);
-    Py_TYPE(self)->tp_free((PyObject *)self);
+    kvpy_free_object(self);
 }
 
 /* Reads a tuple of str. The texts are borrowed from the tuple. */
 static bool
 texts_of(PyObject *tuple, const char *texts[SSD_MAX], size_t *n_out)
 {
-    *n_out = (size_t)PyTuple_GET_SIZE(tuple);
+    *n_out = (size_t)PyTuple_Size(tuple);
     if (*n_out > SSD_MAX) {
         PyErr_Format(PyExc_ValueError, "at most %d SSDs", SSD_MAX);
         return false;
     }
     for (size_t i = 0; i < *n_out; i++) {
-        texts[i] = PyUnicode_AsUTF8(PyTuple_GET_ITEM(tuple, (Py_ssize_t)i));
+        texts[i] = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(tuple, (Py_ssize_t)i), NULL);
         if (texts[i] == NULL) return false;
     }
     return true;
@@ -168,11 +169,12 @@ pool_close(kvpy_pool_t *self, PyObject *Py_UNUSED(args))
 static PyObject *
 pool_on_invalid(kvpy_pool_t *self, PyObject *args)
 {
-    PyObject *fn;
+    PyObject *before = self->on_invalid, *fn;
 
     if (!PyArg_ParseTuple(args, "O", &fn)) return NULL;
     Py_INCREF(fn);
-    Py_XSETREF(self->on_invalid, fn);
+    self->on_invalid = fn;
+    Py_XDECREF(before);
     Py_RETURN_NONE;
 }
 
@@ -291,8 +293,8 @@ pool_put(kvpy_pool_t *self, PyObject *args)
 static int
 get_round(kvpy_pool_t *self, const kvpool_key_t *key, const kvpool_opts_t *opts, PyObject *bytes, size_t *len_out)
 {
-    char *buf = PyBytes_AS_STRING(bytes);
-    size_t cap = (size_t)PyBytes_GET_SIZE(bytes);
+    char *buf = PyBytes_AsString(bytes);
+    size_t cap = (size_t)PyBytes_Size(bytes);
     int err;
 
     Py_BEGIN_ALLOW_THREADS
@@ -307,7 +309,7 @@ pool_get(kvpy_pool_t *self, PyObject *args)
 {
     kvpool_opts_t opts = {.struct_size = sizeof opts};
     int err = KVPOOL_BUFFER_SMALL;
-    PyObject *key_obj, *bytes = NULL;
+    PyObject *key_obj, *bytes = NULL, *longer;
     size_t len = self->guess;
     kvpy_budget_t budget;
     kvpool_key_t key;
@@ -330,7 +332,10 @@ pool_get(kvpy_pool_t *self, PyObject *args)
         return number_or_code(self, kvpy_lookup_err(self, err));
     }
     self->guess = len;
-    if (len < (size_t)PyBytes_GET_SIZE(bytes) && _PyBytes_Resize(&bytes, (Py_ssize_t)len) < 0) return NULL;
+    if (len == (size_t)PyBytes_Size(bytes)) return bytes;
+    longer = bytes;
+    bytes = PyBytes_FromStringAndSize(PyBytes_AsString(longer), (Py_ssize_t)len);
+    Py_DECREF(longer);
     return bytes;
 }
 
@@ -482,8 +487,8 @@ pool_stat(kvpy_pool_t *self, PyObject *args)
     for (int round = 0; err == KVPOOL_BUFFER_SMALL && round < 4; round++) { /* the text may have grown meanwhile */
         size_t cap = len + 4096;
 
-        PyMem_RawFree(buf);
-        buf = PyMem_RawMalloc(cap);
+        free(buf);
+        buf = malloc(cap);
         if (buf == NULL) return PyErr_NoMemory();
         kvpy_budget_spend(&budget, 1, &opts);
         Py_BEGIN_ALLOW_THREADS
@@ -491,7 +496,7 @@ pool_stat(kvpy_pool_t *self, PyObject *args)
         Py_END_ALLOW_THREADS
     }
     text = err == KVPOOL_OK ? PyUnicode_DecodeUTF8(buf, (Py_ssize_t)len, "replace") : number_or_code(self, err);
-    PyMem_RawFree(buf);
+    free(buf);
     return text;
 }
 
@@ -536,13 +541,13 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-PyTypeObject kvpy_pool_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kvpool._kvpool.Pool",
-    .tp_basicsize = sizeof(kvpy_pool_t),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "A handle on a pool that returns numbers; see kvpool.Pool.",
-    .tp_new = PyType_GenericNew,
-    .tp_init = (initproc)pool_init,
-    .tp_dealloc = (destructor)pool_dealloc,
-    .tp_methods = methods,
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)"A handle on a pool that returns numbers; see kvpool.Pool."},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, pool_init},
+    {Py_tp_dealloc, pool_dealloc},
+    {Py_tp_methods, methods},
+    {0, NULL},
 };
+
+PyType_Spec kvpy_pool_spec = {"kvpool._kvpool.Pool", sizeof(kvpy_pool_t), 0, KVPY_TYPE_FLAGS, slots};

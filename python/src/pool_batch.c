@@ -76,10 +76,7 @@ list_of_results(const kvpy_pool_t *self, const int *results, const kvpool_item_t
         PyObject *value = is_ok && lens != NULL ? PyLong_FromSize_t(lens[i].len)
                                                 : PyLong_FromLong(is_ok ? results[i] : kvpy_code(self, results[i]));
 
-        if (value == NULL)
-            Py_CLEAR(list);
-        else
-            PyList_SET_ITEM(list, i, value);
+        kvpy_list_set(&list, i, value);
     }
     return list;
 }
@@ -198,7 +195,7 @@ make_place(const kvpy_pool_t *self, const kvpool_place_t *p, int err, bool wants
         if (id == NULL)
             Py_CLEAR(segments);
         else
-            PyTuple_SET_ITEM(segments, i, id);
+            PyTuple_SetItem(segments, i, id);
     }
     if (segments == NULL) return NULL;
     if (!wants_lineage) return Py_BuildValue("(KNI)", (unsigned long long)p->len, segments, p->tier);
@@ -214,14 +211,8 @@ list_of_places(const kvpy_pool_t *self, const kvpool_place_t *places, const int 
 {
     PyObject *list = PyList_New(n);
 
-    for (Py_ssize_t i = 0; list != NULL && i < n; i++) {
-        PyObject *one = make_place(self, &places[i], results[i], wants_lineages);
-
-        if (one == NULL)
-            Py_CLEAR(list);
-        else
-            PyList_SET_ITEM(list, i, one);
-    }
+    for (Py_ssize_t i = 0; list != NULL && i < n; i++)
+        kvpy_list_set(&list, i, make_place(self, &places[i], results[i], wants_lineages));
     return list;
 }
 
@@ -270,7 +261,7 @@ list_of_flags(const uint8_t *flags, Py_ssize_t n)
     PyObject *list = PyList_New(n);
 
     for (Py_ssize_t i = 0; list != NULL && i < n; i++)
-        PyList_SET_ITEM(list, i, PyBool_FromLong(flags[i]));
+        PyList_SetItem(list, i, PyBool_FromLong(flags[i]));
     return list;
 }
 

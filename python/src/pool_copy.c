@@ -43,7 +43,7 @@ static PyObject *
 take_tuple(PyObject *obj, const char *what)
 {
     if (PyList_Check(obj) || PyTuple_Check(obj)) return PySequence_Tuple(obj);
-    PyErr_Format(PyExc_TypeError, "%s is a list, not %.100s", what, Py_TYPE(obj)->tp_name);
+    kvpy_type_error(what, "a list", obj);
     return NULL;
 }
 
@@ -95,36 +95,36 @@ take_place(PyObject *place, item_t *item, uint64_t *base_out, uint64_t *len_out)
         item->is_code = true;
         return !PyErr_Occurred();
     }
-    if (!PyTuple_Check(place) || PyTuple_GET_SIZE(place) != 2) {
+    if (!PyTuple_Check(place) || PyTuple_Size(place) != 2) {
         PyErr_SetString(PyExc_TypeError, "a place is (address, length), or a code");
         return false;
     }
-    return kvpy_uint(PyTuple_GET_ITEM(place, 0), UINTPTR_MAX, "an address", base_out) &&
-           kvpy_uint(PyTuple_GET_ITEM(place, 1), SIZE_MAX, "a length", len_out);
+    return kvpy_uint(PyTuple_GetItem(place, 0), UINTPTR_MAX, "an address", base_out) &&
+           kvpy_uint(PyTuple_GetItem(place, 1), SIZE_MAX, "a length", len_out);
 }
 
 static bool
 take_item(ranges_t *r, Py_ssize_t i)
 {
     item_t *item = &r->items[i];
-    PyObject *ptrs = take_tuple(PyTuple_GET_ITEM(r->ptrs, i), "the buffers of a key");
-    PyObject *sizes = ptrs != NULL ? take_tuple(PyTuple_GET_ITEM(r->sizes, i), "the sizes of a key") : NULL;
-    PyObject *offsets = sizes != NULL ? take_tuple(PyTuple_GET_ITEM(r->offsets, i), "the offsets of a key") : NULL;
+    PyObject *ptrs = take_tuple(PyTuple_GetItem(r->ptrs, i), "the buffers of a key");
+    PyObject *sizes = ptrs != NULL ? take_tuple(PyTuple_GetItem(r->sizes, i), "the sizes of a key") : NULL;
+    PyObject *offsets = sizes != NULL ? take_tuple(PyTuple_GetItem(r->offsets, i), "the offsets of a key") : NULL;
     uint64_t base = 0, len = 0;
     bool is_ok = offsets != NULL;
 
     *item = (item_t){.first = r->pieces_n};
-    is_ok = is_ok && take_place(PyTuple_GET_ITEM(r->places, i), item, &base, &len);
+    is_ok = is_ok && take_place(PyTuple_GetItem(r->places, i), item, &base, &len);
     if (is_ok) {
-        item->n = PyTuple_GET_SIZE(ptrs);
-        if (item->n != PyTuple_GET_SIZE(sizes) || item->n != PyTuple_GET_SIZE(offsets)) {
+        item->n = PyTuple_Size(ptrs);
+        if (item->n != PyTuple_Size(sizes) || item->n != PyTuple_Size(offsets)) {
             item->err = KVPOOL_INVALID;
             item->is_code = false;
         }
     }
     is_ok = is_ok && (item->err != KVPOOL_OK || make_room(r, (size_t)item->n));
     for (Py_ssize_t k = 0; is_ok && item->err == KVPOOL_OK && k < item->n; k++) {
-        PyObject *three[] = {PyTuple_GET_ITEM(ptrs, k), PyTuple_GET_ITEM(sizes, k), PyTuple_GET_ITEM(offsets, k)};
+        PyObject *three[] = {PyTuple_GetItem(ptrs, k), PyTuple_GetItem(sizes, k), PyTuple_GetItem(offsets, k)};
 
         is_ok = take_range(r, base, len, three);
     }
@@ -142,9 +142,8 @@ take_ranges(ranges_t *r, PyObject *const *args)
     r->sizes = r->ptrs != NULL ? take_tuple(args[2], "sizes") : NULL;
     r->offsets = r->sizes != NULL ? take_tuple(args[3], "offsets") : NULL;
     if (r->offsets == NULL) return false;
-    r->n = PyTuple_GET_SIZE(r->places);
-    if (PyTuple_GET_SIZE(r->ptrs) != r->n || PyTuple_GET_SIZE(r->sizes) != r->n ||
-        PyTuple_GET_SIZE(r->offsets) != r->n) {
+    r->n = PyTuple_Size(r->places);
+    if (PyTuple_Size(r->ptrs) != r->n || PyTuple_Size(r->sizes) != r->n || PyTuple_Size(r->offsets) != r->n) {
         PyErr_SetString(PyExc_ValueError, "places, buffers, sizes and offsets are as many as the keys");
         return false;
     }
@@ -187,14 +186,8 @@ item_list(const kvpy_pool_t *self, const ranges_t *r, const item_t *item)
 {
     PyObject *list = PyList_New(item->n);
 
-    for (Py_ssize_t k = 0; list != NULL && k < item->n; k++) {
-        PyObject *one = range_result(self, r, item, k);
-
-        if (one == NULL)
-            Py_CLEAR(list);
-        else
-            PyList_SET_ITEM(list, k, one);
-    }
+    for (Py_ssize_t k = 0; list != NULL && k < item->n; k++)
+        kvpy_list_set(&list, k, range_result(self, r, item, k));
     return list;
 }
 
@@ -246,10 +239,7 @@ kvpy_copy_ranges(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
     for (Py_ssize_t i = 0; list != NULL && i < r.n; i++) {
         PyObject *one = is_summed ? item_sum(self, &r, &r.items[i]) : item_list(self, &r, &r.items[i]);
 
-        if (one == NULL)
-            Py_CLEAR(list);
-        else
-            PyList_SET_ITEM(list, i, one);
+        kvpy_list_set(&list, i, one);
     }
     ranges_fini(&r);
     return list;
@@ -273,7 +263,7 @@ parts_fini(parts_t *p)
 static bool
 parts_init(parts_t *p, PyObject *tuple)
 {
-    Py_ssize_t n = PyTuple_GET_SIZE(tuple);
+    Py_ssize_t n = PyTuple_Size(tuple);
 
     *p = (parts_t){.mems = PyMem_New(kvpy_mem_t, (size_t)n + 1)};
     if (p->mems == NULL) {
@@ -281,7 +271,7 @@ parts_init(parts_t *p, PyObject *tuple)
         return false;
     }
     for (; p->n < n; p->n++) {
-        PyObject *part = PyTuple_GET_ITEM(tuple, p->n);
+        PyObject *part = PyTuple_GetItem(tuple, p->n);
 
         if (!kvpy_mem_init(&p->mems[p->n], part, false)) break;
         if (p->mems[p->n].is_device) {

@@ -2,6 +2,7 @@
  * list: lists the pool's keys, one page at a time. This is the only call in which the library calls back. */
 #include "python/src/convert.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* The entries that the library reports without the interpreter's lock, one after the other: the lengths of key and
@@ -21,7 +22,7 @@ list_one(void *arg, const void *key, size_t key_len, uint64_t len)
 
     if (sizeof lens + key_len > l->cap - l->len) {
         size_t cap = 2 * l->cap + sizeof lens + key_len;
-        char *bytes = PyMem_RawRealloc(l->bytes, cap);
+        char *bytes = realloc(l->bytes, cap);
 
         l->is_short = bytes == NULL;
         if (l->is_short) return -1;
@@ -49,10 +50,7 @@ list_of_entries(const listing_t *l)
         at += sizeof lens;
         pair = Py_BuildValue("(y#K)", at, (Py_ssize_t)lens[0], (unsigned long long)lens[1]);
         at += lens[0];
-        if (pair == NULL)
-            Py_CLEAR(list);
-        else
-            PyList_SET_ITEM(list, (Py_ssize_t)i, pair);
+        kvpy_list_set(&list, (Py_ssize_t)i, pair);
     }
     return list;
 }
@@ -77,7 +75,7 @@ kvpy_list(kvpy_pool_t *self, PyObject *args)
         err = kvpool_list(self->pool, prefix, (size_t)prefix_len, limit, &cursor, list_one, &l, &opts);
     Py_END_ALLOW_THREADS
     if (err == KVPOOL_OK && !l.is_short) list = list_of_entries(&l);
-    PyMem_RawFree(l.bytes);
+    free(l.bytes);
     if (err != KVPOOL_OK) return PyLong_FromLong(kvpy_code(self, err));
     if (l.is_short) return PyErr_NoMemory();
     return list != NULL ? Py_BuildValue("(KN)", (unsigned long long)cursor, list) : NULL;

@@ -20,14 +20,14 @@ span_new(PyTypeObject *type, PyObject *args, PyObject *kw)
     uint64_t addr, len;
     kvpy_span_t *self;
 
-    if (kw != NULL && PyDict_GET_SIZE(kw) > 0) {
+    if (kw != NULL && PyDict_Size(kw) > 0) {
         PyErr_SetString(PyExc_TypeError, "Span takes no keywords");
         return NULL;
     }
     if (!PyArg_ParseTuple(args, "OOO", &addr_obj, &len_obj, &owner)) return NULL;
     if (!kvpy_uint(addr_obj, UINTPTR_MAX, "an address", &addr) || !kvpy_uint(len_obj, PY_SSIZE_T_MAX, "a length", &len))
         return NULL;
-    self = (kvpy_span_t *)type->tp_alloc(type, 0);
+    self = (kvpy_span_t *)PyType_GenericAlloc(type, 0);
     if (self == NULL) return NULL;
     Py_INCREF(owner);
     self->owner = owner;
@@ -40,7 +40,7 @@ static void
 span_dealloc(kvpy_span_t *self)
 {
     Py_CLEAR(self->owner);
-    Py_TYPE(self)->tp_free((PyObject *)self);
+    kvpy_free_object(self);
 }
 
 static int
@@ -90,21 +90,16 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyBufferProcs as_buffer = {
-    .bf_getbuffer = (getbufferproc)span_getbuffer,
-    .bf_releasebuffer = (releasebufferproc)span_releasebuffer,
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)"Memory of an owner, by the buffer protocol."},
+    {Py_tp_new, span_new},
+    {Py_tp_dealloc, span_dealloc},
+    {Py_tp_methods, methods},
+    {Py_bf_getbuffer, span_getbuffer},
+    {Py_bf_releasebuffer, span_releasebuffer},
+    {Py_sq_length, span_length},
+    {0, NULL},
 };
 
-static PySequenceMethods as_sequence = {.sq_length = (lenfunc)span_length};
-
-PyTypeObject kvpy_span_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kvpool._kvpool.Span",
-    .tp_basicsize = sizeof(kvpy_span_t),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-    .tp_doc = "Memory of an owner, by the buffer protocol.",
-    .tp_new = span_new,
-    .tp_dealloc = (destructor)span_dealloc,
-    .tp_methods = methods,
-    .tp_as_buffer = &as_buffer,
-    .tp_as_sequence = &as_sequence,
-};
+PyType_Spec kvpy_span_spec = {"kvpool._kvpool.Span", sizeof(kvpy_span_t), 0, KVPY_TYPE_FLAGS | Py_TPFLAGS_BASETYPE,
+                              slots};

@@ -29,8 +29,8 @@ static void
 view_dealloc(kvpy_view_t *self)
 {
     if (self->pool != NULL) (void)end_view(self);
-    Py_XDECREF(self->pool);
-    Py_TYPE(self)->tp_free((PyObject *)self);
+    Py_XDECREF((PyObject *)self->pool);
+    kvpy_free_object(self);
 }
 
 static int
@@ -77,33 +77,28 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyBufferProcs as_buffer = {
-    .bf_getbuffer = (getbufferproc)view_getbuffer,
-    .bf_releasebuffer = (releasebufferproc)view_releasebuffer,
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)"An object's bytes where they lie."},
+    {Py_tp_dealloc, view_dealloc},
+    {Py_tp_methods, methods},
+    {Py_bf_getbuffer, view_getbuffer},
+    {Py_bf_releasebuffer, view_releasebuffer},
+    {Py_sq_length, view_length},
+    {0, NULL},
 };
 
-static PySequenceMethods as_sequence = {.sq_length = (lenfunc)view_length};
-
-PyTypeObject kvpy_view_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kvpool._kvpool.View",
-    .tp_basicsize = sizeof(kvpy_view_t),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "An object's bytes where they lie.",
-    .tp_dealloc = (destructor)view_dealloc,
-    .tp_methods = methods,
-    .tp_as_buffer = &as_buffer,
-    .tp_as_sequence = &as_sequence,
-};
+PyType_Spec kvpy_view_spec = {"kvpool._kvpool.View", sizeof(kvpy_view_t), 0,
+                              KVPY_TYPE_FLAGS | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
 
 /* view(key, deadline_ms) -> View, or an error number */
 PyObject *
 kvpy_view(kvpy_pool_t *self, const kvpool_key_t *key, const kvpool_opts_t *opts)
 {
-    kvpy_view_t *view = PyObject_New(kvpy_view_t, &kvpy_view_type);
+    kvpy_view_t *view = PyObject_New(kvpy_view_t, kvpy_view_type);
     int err;
 
     if (view == NULL) return NULL;
-    Py_INCREF(self);
+    Py_INCREF((PyObject *)self);
     view->pool = self;
     view->view = (kvpool_view_t){.handle = NULL};
     view->exports_n = 0;

@@ -195,6 +195,28 @@ def test_views(pool_here):
 
 
 @pytest.mark.pool(nodes=1)
+def test_types_of_the_extension_stay_as_they_are(pool_here):
+    """Types that are made at run time behave as static ones, and an object that is freed gives its type back."""
+    pool_here.put("v", bytes(4096))
+    makers = [_kvpool.Pool, _kvpool.Peer, lambda: _kvpool.Span(0, 0, None), lambda: _kvpool.Asker(pool_here._raw),
+              lambda: _kvpool.Job(pool_here._raw, bytes(16) + b"\1" + bytes(7), b"x@", [b"h"], [0]),
+              lambda: pool_here._raw.view("v", 5000)]
+    for make, name in zip(makers, ("Pool", "Peer", "Span", "Asker", "Job", "View")):
+        kind = type(make())
+        assert (kind.__module__, kind.__qualname__, repr(kind)) == ("kvpool._kvpool", name, f"<class 'kvpool._kvpool.{name}'>")
+        users = sys.getrefcount(kind)
+        for _ in range(100):
+            make()
+        assert sys.getrefcount(kind) == users
+        if sys.version_info >= (3, 10):
+            with pytest.raises(TypeError, match="immutable type"):
+                kind.more = 1
+    if sys.version_info >= (3, 10):
+        with pytest.raises(TypeError, match="cannot create 'kvpool._kvpool.View' instances"):
+            kind()
+
+
+@pytest.mark.pool(nodes=1)
 def test_a_view_that_two_threads_release(pool_here):
     """Fails if both give back what one had."""
     pool_here.put("v", bytes(4096))
