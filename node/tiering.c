@@ -162,7 +162,7 @@ is_still_sealed(kvp_tier_op_t *op)
 {
     const step_t *s = op->arg;
 
-    return kvp_word_load(s->word) == s->sealed;
+    return kvp_word_is_still(s->word, s->sealed);
 }
 
 static void

@@ -5,6 +5,7 @@
  * 512 MiB). */
 #include "transport/copy.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 /* the smallest size at which non-temporal stores are faster on cold memory and lose little on warm memory */
@@ -75,6 +76,7 @@ copy_stream(uint8_t *dst, const uint8_t *src, size_t n)
 void
 kvp_copy_fence(void)
 {
+    atomic_thread_fence(memory_order_release);
 }
 #endif
 

@@ -16,6 +16,13 @@ kvp_word_load(const void *shared)
     return atomic_load_explicit((const _Atomic uint64_t *)shared, memory_order_acquire);
 }
 
+bool
+kvp_word_is_still(const void *shared, uint64_t word)
+{
+    atomic_thread_fence(memory_order_acquire);
+    return kvp_word_load(shared) == word;
+}
+
 void
 kvp_words_load(void *dst, const void *shared, size_t n)
 {

@@ -30,6 +30,9 @@ void kvp_words_store(void *shared, const void *src, size_t n);
 kvp_err_t kvp_word_publish(void *shared, uint64_t word) KVP_MUST_USE;
 /* kvp_word_load loads one word with acquire order. */
 uint64_t kvp_word_load(const void *shared);
+/* kvp_word_is_still loads one word after all earlier loads of the caller, and returns whether it is `word`: bytes that
+ * the caller read while the word protects them are valid. kvp_word_load cannot show that: it orders later loads. */
+bool kvp_word_is_still(const void *shared, uint64_t word);
 
 /* The state of an endpoint for local transfers. */
 typedef struct {

@@ -11,7 +11,6 @@
 
 #include "proto/kvpool.pb-c.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -229,13 +228,11 @@ destroy_view(kvpool_t *pool, view_t *view)
     free(view);
 }
 
-/* Returns OK if the object was still in place while the caller read from the view, else STALE. The fence orders the
- * caller's reads before the second look at the descriptor's word. */
+/* Returns OK if the object was still in place while the caller read from the view, else STALE. */
 static kvp_err_t
 judge_view(const view_t *view)
 {
-    atomic_thread_fence(memory_order_acquire);
-    return kvp_word_load(view->at) == view->word ? KVP_OK : KVP_STALE;
+    return kvp_word_is_still(view->at, view->word) ? KVP_OK : KVP_STALE;
 }
 
 int

@@ -59,6 +59,9 @@ hide_cell(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own)
 {
     if (own->cell == NO_CELL) return;
     atomic_store(cell_at(owns, own->cell), 0);
+    /* The store comes before everything that happens to the memory from now on, loads included: with the fence of
+     * kvp_p2p_map_is_live, either the peer finds the cell empty, or its stores are found here. */
+    atomic_thread_fence(memory_order_seq_cst);
     own->cell = NO_CELL;
 }
 
