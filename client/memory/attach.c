@@ -317,8 +317,9 @@ publish_chunk(kvp_peer_t *peer, kvp_chunk_slot_t *slot, kvp_remote_chunk_t *chun
 {
     kvp_remote_chunk_t *_Atomic *at = chunk->access == KVP_ACCESS_WRITE ? &slot->write : &slot->read;
 
-    atomic_store_explicit(at, chunk, memory_order_release);
+    /* counted before the mapping thread can find the chunk, because from then on mapped_bytes is that thread's */
     if (strcmp(peer->tp->ops->name, "shm") == 0 && chunk->mapped_bytes == 0) peer->unmapped_n++;
+    atomic_store_explicit(at, chunk, memory_order_release);
 }
 
 /* Maps the memory that the answer to `due` grants, and publishes the chunk. */
