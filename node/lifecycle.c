@@ -19,6 +19,7 @@
 #define ATTACHMENTS_DEFAULT 4096u
 #define CPUS_A_LANE 8
 #define SIZE_UNIT 4096u
+#define PAGE_BYTES 4096 /* the only size of pages with which a node was tested */
 #define WHY_MAX 512u
 #define FILES_CLIENTS 512u /* the descriptors of 256 clients on this host: a connection and a pidfd for each */
 #define SPARE 64u /* descriptors or mappings reserved for threads and listeners that start later */
@@ -105,6 +106,19 @@ check_limits(const kvp_node_t *node)
     return files.max < files.has + takes + SPARE ? KVP_SYS : KVP_OK;
 }
 
+static kvp_err_t
+check_pages(void)
+{
+    long bytes = sysconf(_SC_PAGESIZE);
+
+    if (bytes == PAGE_BYTES) return KVP_OK;
+    kvp_log_error("node",
+                  "the pages of this machine have %ld bytes, and a node needs pages of %d: boot a kernel with 4 KiB "
+                  "pages, or let this host use the memory of other hosts only",
+                  bytes, PAGE_BYTES);
+    return KVP_SYS;
+}
+
 static uint32_t
 default_lanes(void)
 {
@@ -116,8 +130,9 @@ default_lanes(void)
 static kvp_err_t
 read_conf(kvp_node_t *node, const kvp_node_conf_t *conf, kvp_hostport_t *listen_out)
 {
-    kvp_err_t err = read_transports(node, conf);
+    kvp_err_t err = check_pages();
 
+    if (err == KVP_OK) err = read_transports(node, conf);
     if (err == KVP_OK) err = read_size(node, conf);
     if (err == KVP_OK) err = check_limits(node);
     if (err != KVP_OK) return err;

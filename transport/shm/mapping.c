@@ -85,7 +85,6 @@ kvp_memfile_drop(kvp_mem_t *mem)
 #define MADV_COLLAPSE 25
 #endif
 
-#define PAGE_BYTES 4096u
 /* the bytes populated by one call: new small pages of this size take some hundred microseconds */
 #define TOUCH_BYTES (256u << 10)
 
@@ -98,6 +97,7 @@ not_failed(void *addr)
 void *
 kvp_map_shared(int fd, size_t len, int prot)
 {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
     uint8_t *room, *at, *end;
 
     if (len < KVP_HUGE_BYTES) return not_failed(mmap(NULL, len, prot, MAP_SHARED, fd, 0));
@@ -111,7 +111,7 @@ kvp_map_shared(int fd, size_t len, int prot)
         errno = saved;
         return NULL;
     }
-    end = (uint8_t *)kvp_align_up((uintptr_t)at + len, PAGE_BYTES);
+    end = (uint8_t *)kvp_align_up((uintptr_t)at + len, page);
     if (at > room) munmap(room, (size_t)(at - room));
     munmap(end, (size_t)(room + len + KVP_HUGE_BYTES - end));
     return at;
@@ -125,7 +125,7 @@ kvp_make_huge(void *addr, size_t len, bool *is_hopeless_out)
     *is_hopeless_out = false;
     /* Populates by madvise and not by a store, because another process may be writing to the page. */
     for (size_t off = 0; off < len; off += KVP_HUGE_BYTES)
-        if (madvise(at + off, PAGE_BYTES, MADV_POPULATE_WRITE) != 0) return false;
+        if (madvise(at + off, 1, MADV_POPULATE_WRITE) != 0) return false;
     if (madvise(at, len, MADV_COLLAPSE) == 0) return true;
     *is_hopeless_out = errno == EINVAL;
     return false;

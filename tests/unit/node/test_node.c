@@ -1054,6 +1054,33 @@ TEST(test_start_says_why_it_failed)
     assert_null(node);
 }
 
+/* ---- a kernel with pages of another size */
+static long page_bytes; /* 0 = the size of this machine's pages */
+
+long __real_sysconf(int name);
+long __wrap_sysconf(int name);
+
+long
+__wrap_sysconf(int name)
+{
+    return name == _SC_PAGESIZE && page_bytes != 0 ? page_bytes : __real_sysconf(name);
+}
+
+TEST(test_a_node_refuses_larger_pages)
+{
+    const kvp_node_conf_t conf = {.masters = "127.0.0.1:1", .memory_bytes = MEMORY, .transports = "shm,tcp"};
+    kvp_node_t *node = NULL;
+    char why[256] = "";
+
+    kvp_log_divert(why, sizeof why);
+    page_bytes = 65536;
+    assert_int_equal(kvp_node_open(&conf, &node), KVP_SYS);
+    page_bytes = 0;
+    kvp_log_divert(NULL, 0);
+    assert_null(node);
+    assert_non_null(strstr(why, "have 65536 bytes, and a node needs pages of 4096"));
+}
+
 static void
 master_leads(master_t *m, const kvp_frame_t *watch, uint32_t term)
 {
