@@ -299,21 +299,23 @@ kvpy_hashes(PyObject *list, size_t *n_out, size_t *len_out)
 
     for (Py_ssize_t i = 0; seq != NULL && i < n; i++) {
         PyObject *hash = PyTuple_GetItem(seq, i);
+        Py_ssize_t size = 0;
+        char *bytes = NULL;
 
-        if (!PyBytes_Check(hash) || PyBytes_Size(hash) == 0 || PyBytes_Size(hash) > 64 ||
-            (i > 0 && (size_t)PyBytes_Size(hash) != len)) {
+        if ((!PyBytes_CheckExact(hash) && !PyBytes_Check(hash)) || PyBytes_AsStringAndSize(hash, &bytes, &size) < 0 ||
+            size == 0 || size > 64 || (i > 0 && (size_t)size != len)) {
             PyErr_SetString(PyExc_TypeError, "hashes are bytes of one length, 1 to 64");
             break;
         }
         if (i == 0) {
-            len = (size_t)PyBytes_Size(hash);
+            len = (size_t)size;
             hashes = malloc((size_t)n * len);
             if (hashes == NULL) {
                 PyErr_NoMemory();
                 break;
             }
         }
-        memcpy(hashes + (size_t)i * len, PyBytes_AsString(hash), len);
+        memcpy(hashes + (size_t)i * len, bytes, len);
     }
     Py_XDECREF(seq);
     if (PyErr_Occurred()) {

@@ -61,8 +61,8 @@ spread_err(int err, int *results, Py_ssize_t n)
 static void
 lookup_results(const kvpy_pool_t *self, int *results, Py_ssize_t n, int absent)
 {
-    for (Py_ssize_t i = 0; i < n; i++)
-        if (kvpy_lookup_err(self, results[i]) != results[i]) results[i] = absent;
+    for (Py_ssize_t i = 0; self->is_dropin && i < n; i++)
+        if (results[i] == KVPOOL_BAD_KEY) results[i] = absent;
 }
 
 /* Makes a list of results: for each item its length in `lens` or, with lens NULL, its result; or the error number. */
