@@ -419,7 +419,7 @@ static PyObject *
 make_answer(const question_t *q)
 {
     PyObject *lookups = PyTuple_New((Py_ssize_t)q->lookups_n);
-    uint32_t found = 0, granted = 0, epoch = 0, ttl_ms = 0;
+    uint32_t ttl_ms = 0;
 
     for (uint32_t i = 0; lookups != NULL && i < q->lookups_n; i++) {
         const kvpool_lookup_t *l = &q->lookups[i];
@@ -430,19 +430,15 @@ make_answer(const question_t *q)
             break;
         }
         PyTuple_SetItem(lookups, (Py_ssize_t)i, one);
-        /* of a prefix, what a later message reserved behind a gap of the reservation does not count */
-        if (granted == found) granted += l->granted;
-        found += l->found;
-        epoch = l->epoch;
         ttl_ms = l->ttl_ms;
     }
     if (lookups == NULL) return NULL;
-    return Py_BuildValue("(iIIIINy#d)", q->err, found, granted, ttl_ms, epoch, lookups, (const char *)q->present,
-                         (Py_ssize_t)q->keys_n, q->seconds);
+    return Py_BuildValue("(iINy#d)", q->err, ttl_ms, lookups, (const char *)q->present, (Py_ssize_t)q->keys_n,
+                         q->seconds);
 }
 
-/* take(number) -> None while the answer is not there, else (err, found, granted, ttl_ms, epoch, tickets, present,
- * seconds), once. tickets: (ticket, found, granted) for lookup_release of the pool. present: a byte for each key, of
+/* take(number) -> None while the answer is not there, else (err, ttl_ms, tickets, present, seconds), once. tickets: for
+ * each message (ticket, found, granted), for lookup_release of the pool. present: a byte for each key, of
  * KVPOOL_PRESENT and the flags beside it. KeyError: there is no such question. */
 static PyObject *
 asker_take(asker_t *self, PyObject *arg)

@@ -88,14 +88,15 @@ def test_groups_and_look_ups(cache):
         return answer
 
     _kvpool.Job(opened._raw, layout, b"m0@", HASHES, range(BLOCKS), (b"g@", 2, 0)).put(time.monotonic() + 5, 0, 0)
-    assert ask(1)[:3] == (0, 0, 0)
+    err, _, tickets, _, _ = ask(1)
+    assert err == 0 and tickets[0][1:] == (0, 0)
     _kvpool.Job(opened._raw, layout, b"m1@", HASHES, range(BLOCKS), (b"g@", 2, 1)).put(time.monotonic() + 5, 0, 0)
-    err, found, granted, _, epoch, tickets, present, _ = ask(2, _kvpool.GROUPS | _kvpool.PLACES)
-    assert (err, found, epoch) == (0, BLOCKS, 0) and 0 < granted <= BLOCKS and len(tickets) == 1
+    err, _, tickets, present, _ = ask(2, _kvpool.GROUPS | _kvpool.PLACES)
+    assert err == 0 and len(tickets) == 1 and tickets[0][1] == BLOCKS and 0 < tickets[0][2] <= BLOCKS
     assert all(flag & _kvpool.PRESENT for flag in present)
     assert opened._raw.lookup_release(*tickets[0]) == 0
     both = ask(3, 0, parts=[(b"m0@", HASHES), (b"m1@", HASHES[:5]), (b"no@", HASHES[:1])])
-    assert both[1] == 2 and both[6][:4] == b"\1\1\0\0"  # the first of each part, then the second of each part
+    assert both[2][0][1] == 2 and both[3][:4] == b"\1\1\0\0"  # the first of each part, then the second of each part
     assert ask(4, _kvpool.GROUPS | _kvpool.EPOCH, epoch=9)[0] == ERR["STALE"]
     with pytest.raises(KeyError):
         asker.take(4)

@@ -22,6 +22,7 @@ PROBE_BLOCKS = 8
 _PINNED_SHARE = 2  # saves hold at most one of so many blocks of the engine
 _NO_SAVES_S = 1.0  # after a save of which nothing could be put, none is begun for so long
 _AGAIN_S = 0.005  # first pause between the look-ups of a decode that waits for the puts of its prefill; doubles each time
+_AGAIN_MOST_S = 0.08  # up to this
 
 
 class State(enum.Enum):
@@ -217,8 +218,8 @@ class Requests:
         entry.state, entry.number, entry.asked_at, entry.epoch = State.ASKED, number, now, self.epoch
         return True
 
-    def _answered(self, entry: _Entry, answer: Tuple[int, int, int, int, int, Any, bytes, float]) -> None:
-        err, _, _, ttl_ms, _, tickets, present, seconds = answer
+    def _answered(self, entry: _Entry, answer: Tuple[int, int, Any, bytes, float]) -> None:
+        err, ttl_ms, tickets, present, seconds = answer
         entry.number, entry.tickets = None, tickets
         self.counts["lookup_seconds"] += seconds
         if err:
@@ -265,7 +266,7 @@ class Requests:
         if entry.hit >= entry.expected or now - entry.first_at >= self.settings.handover_ms / 1e3:
             return False
         if now - entry.asked_at >= entry.again_s:
-            entry.again_s *= 2
+            entry.again_s = max(entry.again_s, min(2 * entry.again_s, _AGAIN_MOST_S))
             self._let_go(entry)
             self._ask(entry)
         return entry.state in (State.ASKED, State.FOUND)
@@ -396,14 +397,29 @@ class Requests:
         if self.epoch is not None and self.settings.save != "none":
             for request_id, before, tokens in scheduled:
                 entry = self._entries.get(request_id)
-                if entry is not None:
+                if entry is not None and not (self.is_dense and self._room() == 0):
                     parts = self._new_blocks(entry, before, tokens, tables_of) + self._new_states(entry, states.get(request_id, ()))
                     save = self._save(parts) if parts else None
                     if save is not None:
                         saves.append(save)
                     kept = sum(len(p.blocks) for p in save.parts) if save is not None else 0
-                    entry.is_partial |= kept < sum(len(p.blocks) for p in parts)
+                    self._left_out(entry, sum(len(p.blocks) for p in parts) - kept)
         return loads, saves, stops
+
+    def _left_out(self, entry: _Entry, blocks: int) -> None:
+        """There was no room for the last of a request's new blocks. A prefix is tried again with the request's next step; with
+        several groups vLLM may free some of them meanwhile."""
+        if self.is_dense:
+            entry.saved[0] -= blocks
+        elif blocks:
+            entry.is_partial = True
+            self.counts["saves_dropped"] += blocks
+
+    def _room(self) -> int:
+        """The number of blocks that saves may hold beside those that they hold."""
+        if self.clock() < self._no_saves_until or self._save_bytes >= self.settings.save_bytes:
+            return 0
+        return max(0, len(self.pool.blocks) // _PINNED_SHARE - sum(len(p.blocks) for p in self._saves.values()))
 
     def _new_blocks(self, entry: _Entry, before: int, tokens: int,
                     tables_of: Callable[[str], Optional[Sequence[List[int]]]]) -> List[Part]:
@@ -439,16 +455,11 @@ class Requests:
         return parts
 
     def _save(self, parts: List[Part]) -> Optional[Save]:
-        """Takes references on the blocks. What is beyond save_bytes is dropped."""
-        left, kept = self.settings.save_bytes - self._save_bytes, []
-        free = len(self.pool.blocks) // _PINNED_SHARE - sum(len(p.blocks) for p in self._saves.values())
-        if self.clock() < self._no_saves_until:
-            free = 0
+        """Takes references on the blocks, as far as there is room."""
+        left, free, kept = self.settings.save_bytes - self._save_bytes, self._room(), []
         for part in parts:
             n = max(0, min(len(part.blocks), free, int(left // self.block_bytes[part.group])))
             left, free = left - n * self.block_bytes[part.group], free - n
-            if n < len(part.blocks):
-                self.counts["saves_dropped"] += len(part.blocks) - n
             if n:
                 kept.append(part.cut(0, n))
         if not kept:
@@ -544,7 +555,10 @@ class Requests:
         else:
             self._let_go(entry)
             del self._entries[request.request_id]
-        blocks = min(request.num_prompt_tokens // self.groups[0].block_tokens, entry.saved[0], self.hash_count(request, 0))
+        token, whole = self.groups[0].block_tokens, min(request.num_prompt_tokens, request.num_computed_tokens)
+        blocks = min(whole // token, entry.saved[0], self.hash_count(request, 0))
+        if self.is_dense and self.epoch is not None and self.settings.save != "none" and not entry.is_old:
+            self.counts["saves_dropped"] += whole // token - blocks
         if not isinstance(request.kv_transfer_params, dict) or not blocks or self.epoch is None or entry.is_old or entry.is_partial:
             return None
         return {"kvpool": {"blocks": blocks, "last": self.hashes(request, 0)[blocks - 1].hex()}}

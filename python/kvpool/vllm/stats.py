@@ -15,7 +15,7 @@ FIGURES = {
     "loads_cut": "Loads ended by their time", "loads_failed": "Loads with a block that is gone, damaged or out of reach",
     "load_host_bytes": "Bytes loaded from memory of this host", "load_remote_bytes": "Bytes loaded from memory of other hosts",
     "load_ssd_bytes": "Bytes loaded from SSDs", "load_seconds": "Time of loads in seconds, of the slowest rank", "probes": "Blocks read to measure the way to the pool",
-    "saved_bytes": "Bytes put into the pool", "saves_dropped": "Blocks not stored, as save_bytes were on their way",
+    "saved_bytes": "Bytes put into the pool", "saves_dropped": "Blocks not stored for want of room, as others were on their way",
     "saves_failed": "Blocks that a rank could not put", "now_attached": "1 if the pool is used",
     "now_load_host_bytes_per_second": "Estimated rate of loads from memory of this host",
     "now_load_remote_bytes_per_second": "Estimated rate of loads from memory of other hosts",
