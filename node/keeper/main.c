@@ -30,6 +30,7 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define HELLO_MS 1000
@@ -484,7 +485,8 @@ keep_memory(const settings_t *settings)
 
     /* Descriptors inherited through the node are closed: for example, an inherited file lock would outlive its
      * owner. */
-    if (close_range(STDERR_FILENO + 1, ~0u, 0) != 0) kvp_log_debug("keeper", "cannot close what was inherited: %m");
+    if (syscall(SYS_close_range, STDERR_FILENO + 1, ~0u, 0u) != 0)
+        kvp_log_debug("keeper", "cannot close what was inherited: %m");
     if (listen_alone(&k) != KVP_OK) return 1;
     if (settings->is_detached && !detach_process()) return 0;
     sigemptyset(&stops);

@@ -235,8 +235,8 @@ pin_main(void *arg)
 {
     kvp_node_pin_t *p = arg;
 
-    /* On Linux this sets the priority of this thread only. */
-    if (setpriority(PRIO_PROCESS, (id_t)gettid(), NICE) != 0) kvp_log_debug("node", "registering at full priority: %m");
+    /* On Linux 0 stands for this thread, not for the process. */
+    if (setpriority(PRIO_PROCESS, 0, NICE) != 0) kvp_log_debug("node", "registering at full priority: %m");
     pthread_mutex_lock(&p->lock);
     while (!p->is_stopping)
         if (!run_next(p)) pthread_cond_wait(&p->work, &p->lock);

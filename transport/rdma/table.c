@@ -11,9 +11,9 @@
 #include "common/hash.h"
 #include "common/log.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define CONNS_DEFAULT 4096u
@@ -84,7 +84,7 @@ open_devs(kvp_rdma_tp_t *tp, const kvp_tp_conf_t *conf)
         kvp_log_info("rdma", "not available: %s", why);
         return err;
     }
-    if (getcpu(NULL, &node) == 0) here.numa_node = (int)node;
+    if (syscall(SYS_getcpu, NULL, &node, NULL) == 0) here.numa_node = (int)node;
     tp->devs_n = kvp_rdma_keep_nearest(devs, n, &here, KVP_ARRAY_LEN(tp->devs));
     while (!can_be_told(devs, tp->devs_n))
         tp->devs_n = kvp_rdma_keep_nearest(devs, tp->devs_n, &here, tp->devs_n - 1);
