@@ -2,16 +2,14 @@
 """Wheels from a finished release: its programs and library, the Python files of python/, and the extension, which is all that is
 compiled here. Wheels have no links, so the library has the one name under which the programs look for it."""
 import base64
-import csv
 import hashlib
-import io
 import time
 import tomllib
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from releasing.toolchain import Target, Toolchain
+from releasing.toolchain import Failed, Target, Toolchain
 
 SIZE_MAX = 6 << 20
 # Whether python/src keeps to the limited API of 3.11, so that one extension serves that Python and all later ones.
@@ -21,94 +19,84 @@ IS_LIMITED = False
 @dataclass(frozen=True)
 class Kind:
     tag: str
-    headers: str  # the archive of deploy/release.lock with Python's headers
-    version: str
+    python: str  # the version whose headers are used
     suffix: str  # of the extension's file
+    requires: str
     flags: "tuple[str, ...]" = ()
-    requires: str = ""  # the Pythons, where they are fewer than pyproject.toml has
 
 
 def kinds_for(target: Target) -> "list[Kind]":
-    flags, abi = (("-DPy_LIMITED_API=0x030b0000",), "abi3") if IS_LIMITED else ((), f"cpython-311-{target.triple}")
-    kinds = [Kind("cp311-abi3" if IS_LIMITED else "cp311-cp311", f"python3.11-{target.arch}", "3.11", f"{abi}.so", flags, ">=3.11")]
+    own = Kind("cp311-cp311", "3.11", f"cpython-311-{target.triple}.so", "==3.11.*")
+    kinds = [Kind("cp311-abi3", "3.11", "abi3.so", ">=3.11", ("-DPy_LIMITED_API=0x030b0000",)) if IS_LIMITED else own]
     if target.arch == "x86-64":
-        kinds.append(Kind("cp39-cp39", "python3.9-x86-64", "3.9", f"cpython-39-{target.triple}.so"))
+        kinds.append(Kind("cp39-cp39", "3.9", f"cpython-39-{target.triple}.so", "==3.9.*"))  # Debian 11
     return kinds
 
 
 def compile_extension(tools: Toolchain, tree: Path, stage: Path, kind: Kind, headers: Path) -> Path:
-    """tree: the sources. headers: the unpacked package with Python's headers."""
+    """tree: kvpool's sources. headers: the unpacked package with Python's headers."""
     tools.begin(f"extension-{kind.tag}")
+    flags = ["-std=gnu11", "-O3", "-fPIC", "-D_GNU_SOURCE", "-fvisibility=hidden", f"-I{tree}",
+             f"-I{headers}/usr/include/python{kind.python}", f"-I{headers}/usr/include", *kind.flags]
     folder = tools.work / f"extension-{kind.tag}"
     folder.mkdir(exist_ok=True)
-    include = headers / "usr/include"
-    flags = ["-std=gnu11", "-O3", "-fPIC", "-D_GNU_SOURCE", "-fvisibility=hidden", *kind.flags, f"-I{tree}", f"-I{include}/python{kind.version}",
-             f"-I{include}"]
-    objects = []
-    for source in sorted((tree / "python/src").glob("*.c")):
-        objects.append(folder / f"{source.stem}.o")
-        tools.run("kvp-cc", *flags, "-c", source, "-o", objects[-1], folder=folder)
+    sources = sorted((tree / "python/src").glob("*.c"))
+    for source in sources:
+        tools.run("kvp-cc", *flags, "-c", source, "-o", folder / f"{source.stem}.o")
     out = folder / f"_kvpool.{kind.suffix}"
-    tools.run("kvp-cc", "-shared", "-s", *objects, stage / "lib/libkvpool.so.0", "-Wl,-rpath,$ORIGIN/lib", "-o", out, folder=folder)
+    tools.run("kvp-cc", "-shared", "-s", *(folder / f"{source.stem}.o" for source in sources), stage / "lib/libkvpool.so.0",
+              "-Wl,-rpath,$ORIGIN/lib", "-o", out)
     tools.end()
     return out
 
 
-def metadata(tree: Path, version: str, kind: Kind) -> "tuple[str, str]":
-    """The texts of METADATA and entry_points.txt, from python/pyproject.toml."""
+def describe(tree: Path, version: str, kind: Kind) -> "dict[str, str]":
+    """What pip reads, from python/pyproject.toml: file name and text."""
     project = tomllib.loads((tree / "python/pyproject.toml").read_text())["project"]
     lines = ["Metadata-Version: 2.4", f"Name: {project['name']}", f"Version: {version}", f"Summary: {project['description']}",
              f"License-Expression: {project['license']['text']}", "License-File: LICENSE", "License-File: NOTICES",
-             f"Requires-Python: {kind.requires or project['requires-python']}", *(f"Classifier: {c}" for c in project["classifiers"]),
+             f"Requires-Python: {kind.requires}", *(f"Classifier: {c}" for c in project["classifiers"]),
              "Description-Content-Type: text/markdown", "", (tree / "python" / project["readme"]).read_text()]
-    scripts = ["[console_scripts]", *(f"{name} = {place}" for name, place in sorted(project["scripts"].items())), ""]
-    return "\n".join(lines), "\n".join(scripts)
+    scripts = (f"{name} = {place}\n" for name, place in sorted(project["scripts"].items()))
+    return {"METADATA": "\n".join(lines), "entry_points.txt": "".join(["[console_scripts]\n", *scripts])}
 
 
-def files_of(tree: Path, stage: Path, extension: Path, version: str, kind: Kind, tag: str) -> "dict[str, bytes]":
+def files_of(tree: Path, stage: Path, extension: Path, version: str, kind: Kind, platform: str) -> "dict[str, bytes]":
     """Name in the wheel: content."""
-    files = {}
-    for package in ("kvpool", "mooncake"):
-        for path in sorted((tree / "python" / package).rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                files[f"{package}/{path.relative_to(tree / 'python' / package)}"] = path.read_bytes()
-    files[f"kvpool/{extension.name}"] = extension.read_bytes()
-    files |= {f"kvpool/bin/{path.name}": path.read_bytes() for path in sorted((stage / "bin").iterdir())}
-    files["kvpool/lib/libkvpool.so.0"] = (stage / "lib/libkvpool.so.0").read_bytes()
-    for path in sorted((stage / "include").rglob("*.h")):
-        files[f"kvpool/include/{path.relative_to(stage / 'include')}"] = path.read_bytes()
+    paths = {f"{path.relative_to(tree / 'python')}": path for package in ("kvpool", "mooncake")
+             for path in sorted((tree / "python" / package).rglob("*")) if path.is_file() and "__pycache__" not in path.parts}
+    paths |= {f"kvpool/{path.relative_to(stage)}": path for folder in ("bin", "include") for path in sorted((stage / folder).rglob("*"))
+              if path.is_file()}
+    paths |= {f"kvpool/{extension.name}": extension, "kvpool/lib/libkvpool.so.0": stage / "lib/libkvpool.so.0"}
     info = f"kvpool-{version}.dist-info"
-    about, scripts = metadata(tree, version, kind)
-    files |= {f"{info}/METADATA": about.encode(), f"{info}/entry_points.txt": scripts.encode(),
-              f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: deploy/release\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(),
-              f"{info}/licenses/LICENSE": (stage / "LICENSE").read_bytes(), f"{info}/licenses/NOTICES": (stage / "NOTICES").read_bytes(),
-              f"{info}/sboms/kvpool.spdx.json": (stage / "components.spdx.json").read_bytes()}
+    paths |= {f"{info}/licenses/LICENSE": stage / "LICENSE", f"{info}/licenses/NOTICES": stage / "NOTICES",
+              f"{info}/sboms/kvpool.spdx.json": stage / "components.spdx.json"}
+    files = {name: path.read_bytes() for name, path in paths.items()}
+    files |= {f"{info}/{name}": text.encode() for name, text in describe(tree, version, kind).items()}
+    files[f"{info}/WHEEL"] = (f"Wheel-Version: 1.0\nGenerator: deploy/release\nRoot-Is-Purelib: false\n"
+                              f"Tag: {kind.tag}-{platform}\n").encode()
+    rows = [f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b'=').decode()},{len(content)}\n"
+            for name, content in files.items()]
+    files[f"{info}/RECORD"] = "".join([*rows, f"{info}/RECORD,,\n"]).encode()
     return files
 
 
-def write_wheel(path: Path, files: "dict[str, bytes]", info: str, epoch: int) -> None:
-    record = io.StringIO()
-    rows = csv.writer(record, lineterminator="\n")
-    for name, content in files.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-        rows.writerow([name, f"sha256={digest}", len(content)])
-    rows.writerow([f"{info}/RECORD", "", ""])
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as wheel:
-        for name, content in {**files, f"{info}/RECORD": record.getvalue().encode()}.items():
+def write_wheel(path: Path, files: "dict[str, bytes]", epoch: int) -> None:
+    with zipfile.ZipFile(path, "w") as wheel:
+        for name, content in files.items():
             entry = zipfile.ZipInfo(name, time.gmtime(epoch)[:6])
-            entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = (0o100755 if "/bin/" in name or ".so" in name else 0o100644) << 16
-            wheel.writestr(entry, content)
+            wheel.writestr(entry, content, zipfile.ZIP_DEFLATED, 9)
+    if path.stat().st_size > SIZE_MAX:
+        raise Failed(f"{path.name} has {path.stat().st_size} bytes, more than {SIZE_MAX}")
 
 
-def make_wheels(tools: Toolchain, tree: Path, stage: Path, version: str, headers: "dict[str, Path]", out: Path,
-                epoch: int) -> "list[Path]":
+def make_wheels(tools: Toolchain, tree: Path, stage: Path, version: str, sources: "dict[str, Path]", out: Path, epoch: int) -> "list[Path]":
+    """sources: the unpacked archives. Returns the wheels that it has written into out."""
+    platform = f"manylinux_2_28_{tools.target.machine}"
     made = []
     for kind in kinds_for(tools.target):
-        tag = f"{kind.tag}-manylinux_2_28_{tools.target.machine}"
-        extension = compile_extension(tools, tree, stage, kind, headers[kind.headers])
-        path = out / f"kvpool-{version}-{tag}.whl"
-        write_wheel(path, files_of(tree, stage, extension, version, kind, tag), f"kvpool-{version}.dist-info", epoch)
-        assert path.stat().st_size <= SIZE_MAX, f"{path.name} has {path.stat().st_size} bytes, more than {SIZE_MAX}"
-        made.append(path)
+        extension = compile_extension(tools, tree, stage, kind, sources[f"python{kind.python}-{tools.target.arch}"])
+        made.append(out / f"kvpool-{version}-{kind.tag}-{platform}.whl")
+        write_wheel(made[-1], files_of(tree, stage, extension, version, kind, platform), epoch)
     return made

@@ -241,33 +241,38 @@ def stage(tmp_path):
     return made
 
 
-def test_wheel_has_all_its_files_and_their_checksums(tmp_path, stage):
-    kind = wheels.kinds_for(TARGET)[-1]
+def wheel_of(tmp_path, stage, kind, platform):
     extension = tmp_path / f"_kvpool.{kind.suffix}"
     extension.write_bytes(b"extension")
-    tag = f"{kind.tag}-manylinux_2_28_x86_64"
-    files = wheels.files_of(ROOT, stage, extension, "1.2", kind, tag)
-    path = tmp_path / f"kvpool-1.2-{tag}.whl"
-    wheels.write_wheel(path, files, "kvpool-1.2.dist-info", 1_700_000_000)
-    with zipfile.ZipFile(path) as wheel:
+    path = tmp_path / f"kvpool-1.2-{kind.tag}-{platform}.whl"
+    wheels.write_wheel(path, wheels.files_of(ROOT, stage, extension, "1.2", kind, platform), 1_700_000_000)
+    return path
+
+
+def test_wheel_has_all_its_files_and_their_sizes(tmp_path, stage):
+    kind = wheels.kinds_for(TARGET)[-1]
+    with zipfile.ZipFile(wheel_of(tmp_path, stage, kind, "manylinux_2_28_x86_64")) as wheel:
         rows = list(csv.reader(io.StringIO(wheel.read("kvpool-1.2.dist-info/RECORD").decode())))
         assert [row[0] for row in rows] == wheel.namelist()
         assert all(int(size) == len(wheel.read(name)) for name, _, size in rows[:-1])
         assert wheel.getinfo("kvpool/bin/kvpool").external_attr >> 16 == 0o100755
-        assert {"kvpool/__init__.py", "mooncake/store.py", f"kvpool/{extension.name}", "kvpool/lib/libkvpool.so.0", "kvpool/include/kvpool.h",
-                "kvpool-1.2.dist-info/licenses/NOTICES", "kvpool-1.2.dist-info/sboms/kvpool.spdx.json"} <= set(wheel.namelist())
-        assert "kvpool = kvpool._programs:kvpool" in wheel.read("kvpool-1.2.dist-info/entry_points.txt").decode()
+        assert {"kvpool/__init__.py", "mooncake/store.py", f"kvpool/_kvpool.{kind.suffix}", "kvpool/lib/libkvpool.so.0",
+                "kvpool/include/kvpool.h", "kvpool-1.2.dist-info/licenses/NOTICES",
+                "kvpool-1.2.dist-info/sboms/kvpool.spdx.json"} <= set(wheel.namelist())
 
 
 def test_wheel_is_installed_by_pip(tmp_path, stage):
-    kind = wheels.Kind(f"cp3{sys.version_info.minor}-none", "", "", "so")
-    extension = tmp_path / "_kvpool.so"
-    extension.write_bytes(b"extension")
-    path = tmp_path / f"kvpool-1.2-{kind.tag}-linux_x86_64.whl"
-    tag = path.stem.removeprefix("kvpool-1.2-")
-    wheels.write_wheel(path, wheels.files_of(ROOT, stage, extension, "1.2", kind, tag), "kvpool-1.2.dist-info", 1_700_000_000)
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--target", tmp_path / "site", path], check=True)
+    kind = wheels.Kind(f"cp3{sys.version_info.minor}-none", "", "so", ">=3.9")
+    path = wheel_of(tmp_path, stage, kind, "linux_x86_64")
+    venv = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--target", tmp_path / "site", path]
+    subprocess.run(venv, check=True)
     assert (tmp_path / "site/kvpool/bin/kvpool").read_text() == "bin/kvpool"
+    assert "kvpool._programs" in (tmp_path / "site/bin/kvpool").read_text()
+
+
+def test_wheel_that_is_too_large_is_refused(tmp_path):
+    with pytest.raises(toolchain.Failed, match="more than 6291456"):
+        wheels.write_wheel(tmp_path / "large.whl", {"noise": os.urandom(wheels.SIZE_MAX)}, 1_700_000_000)
 
 
 def test_list_of_components_names_every_archive(tmp_path):
