@@ -4,7 +4,7 @@
 # missing, and how they get installed. Needs bash. Sets functions kvp_* only.
 #
 # Groups: build (compile and run), test (unit and end-to-end tests), python (the wheel), fuzz (clang and its run-time), lint, rdma (the guest
-# of tests/rdma_vm and the programs that are run in it).
+# of tests/rdma_vm and the programs that are run in it), release (deploy/release, with those of build).
 
 kvp_packages_build=(gcc libc6-dev meson ninja-build pkg-config protobuf-c-compiler libprotobuf-c-dev libuv1-dev
     libxxhash-dev libjemalloc-dev libjson-c-dev libmicrohttpd-dev libpcre2-dev libibverbs-dev librdmacm-dev
@@ -13,6 +13,7 @@ kvp_packages_test=(libcmocka-dev etcd-server openssl chromium curl iproute2 pyth
 kvp_packages_fuzz=(clang) # and clang's sanitizer run-time, whose name carries clang's version
 kvp_packages_python=(python3-dev python3-venv python3-pip)
 kvp_packages_lint=(g++ codespell clang-format shellcheck)
+kvp_packages_release=(cmake make patch perl xz-utils binutils dpkg-dev python3-pip)
 kvp_packages_rdma=(qemu-system-x86 kmod cpio xz-utils iproute2 ibverbs-providers ibverbs-utils rdmacm-utils perftest)
 
 # What the build needs, for systems without dpkg.
@@ -81,6 +82,7 @@ kvp_packages_of() {
         lint) printf '%s\n' "${kvp_packages_lint[@]}" ;;
         python) printf '%s\n' "${kvp_packages_python[@]}" ;;
         rdma) printf '%s\n' "${kvp_packages_rdma[@]}" ;;
+        release) printf '%s\n' "${kvp_packages_release[@]}" ;;
         fuzz)
             printf '%s\n' "${kvp_packages_fuzz[@]}"
             major=$(kvp_clang_major)
