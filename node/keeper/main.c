@@ -485,7 +485,7 @@ keep_memory(const settings_t *settings)
 
     /* Descriptors inherited through the node are closed: for example, an inherited file lock would outlive its
      * owner. */
-    if (syscall(SYS_close_range, STDERR_FILENO + 1, ~0u, 0u) != 0) kvp_log_debug("keeper", "cannot close descriptors: %m");
+    if (syscall(SYS_close_range, STDERR_FILENO + 1, ~0u, 0u) != 0) kvp_log_debug("keeper", "files stay open: %m");
     if (listen_alone(&k) != KVP_OK) return 1;
     if (settings->is_detached && !detach_process()) return 0;
     sigemptyset(&stops);
