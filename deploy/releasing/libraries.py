@@ -129,7 +129,7 @@ def pcre2(b: Builder) -> None:
 
 
 def liburing(b: Builder) -> None:
-    b.run("./configure", "--cc=kvp-cc", "--cxx=kvp-c++")
+    b.run("./configure", "--cc=kvp-cc", "--cxx=false")
     b.make("-C", "src", "liburing.a", "ENABLE_SHARED=0", "CFLAGS=-O3 -fPIC -fno-stack-protector", "AR=kvp-ar", "RANLIB=kvp-ranlib")
     b.copy("lib", "src/liburing.a")
     b.copy("include", "src/include/liburing.h")

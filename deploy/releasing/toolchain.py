@@ -61,6 +61,8 @@ class Toolchain:
             "PATH": f"{self.bin}:{os.environ['PATH']}", "HOME": str(work), "LC_ALL": "C", "TZ": "UTC",
             "PKG_CONFIG_LIBDIR": f"{self.prefix}/lib/pkgconfig", "PKG_CONFIG_PATH": "", "SOURCE_DATE_EPOCH": str(epoch),
             "PYTHONPATH": str(meson), "PYTHONDONTWRITEBYTECODE": "1",
+            # Zig's own start files and C++ library for this target, and no code of a step.
+            "ZIG_GLOBAL_CACHE_DIR": str(work / "cache" / "zig"),
         }
         for folder in (self.bin, self.prefix / "lib" / "pkgconfig", self.prefix / "include", work / "logs", work / "done"):
             folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +81,7 @@ class Toolchain:
         """Begins a step: what is run from now on has a compiler cache of its own, which is empty."""
         cache = self.work / "cache" / step
         shutil.rmtree(cache, ignore_errors=True)
-        self.environment |= {"KVP_STEP": step, "ZIG_LOCAL_CACHE_DIR": f"{cache}/local", "ZIG_GLOBAL_CACHE_DIR": f"{cache}/global"}
+        self.environment |= {"KVP_STEP": step, "ZIG_LOCAL_CACHE_DIR": str(cache)}
 
     def end(self) -> None:
         """Ends a step: it is not done again in this folder (--work), and its cache goes."""

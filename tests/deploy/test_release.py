@@ -188,7 +188,7 @@ def page_sizes(tools, is_shared):
     for lg_page in (12, 16):
         tools.begin(f"pages-{lg_page}")
         if is_shared:
-            tools.environment["ZIG_LOCAL_CACHE_DIR"] = tools.environment["ZIG_GLOBAL_CACHE_DIR"] = str(tools.work / "shared")
+            tools.environment["ZIG_LOCAL_CACHE_DIR"] = str(tools.work / "shared")
         folder = tools.work / f"pages-{lg_page}"
         (folder / "include").mkdir(parents=True)
         (folder / "include/page.h").write_text(f"#define LG_PAGE {lg_page}\n")
