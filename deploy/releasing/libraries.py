@@ -83,7 +83,10 @@ def protobuf_c(b: Builder) -> None:
 def libuv(b: Builder) -> None:
     b.patch("cve")
     b.cmake(off="LIBUV_BUILD_TESTS LIBUV_BUILD_BENCH")
-    (b.tools.prefix / "lib/libuv_a.a").rename(b.tools.prefix / "lib/libuv.a")
+    lib = b.tools.prefix / "lib"
+    for shared in lib.glob("libuv.so*"):  # there is no option against it
+        shared.unlink()
+    (lib / "libuv_a.a").rename(lib / "libuv.a")
 
 
 def json_c(b: Builder) -> None:
@@ -169,6 +172,6 @@ LIBRARIES = {
     "pcre2": (pcre2, "libpcre2-8", "-lpcre2-8"),
     "liburing": (liburing, "liburing", "-luring"),
     "zeromq": (zeromq, "libzmq", "-lzmq -lc++ -lpthread"),
-    "msgpack-c": (msgpack_c, "msgpack-c", "-lmsgpackc"),
+    "msgpack-c": (msgpack_c, "msgpack", "-lmsgpackc"),
     "jemalloc": (jemalloc, "jemalloc", "-ljemalloc -lpthread -ldl"),
 }

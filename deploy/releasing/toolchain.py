@@ -56,7 +56,7 @@ class Toolchain:
     def __init__(self, target: Target, zig: Path, meson: Path, work: Path, jobs: int, epoch: int):
         self.target, self.work, self.jobs = target, work, jobs
         self.prefix, self.bin, self.log = work / "prefix", work / "bin", work / "commands.log"
-        self.meson = ["python3", str(meson / "mesonbuild" / "mesonmain.py")]
+        self.meson = ["python3", "-m", "mesonbuild.mesonmain"]
         self.environment = {
             "PATH": f"{self.bin}:{os.environ['PATH']}", "HOME": str(work), "LC_ALL": "C", "TZ": "UTC",
             "PKG_CONFIG_LIBDIR": f"{self.prefix}/lib/pkgconfig", "PKG_CONFIG_PATH": "", "SOURCE_DATE_EPOCH": str(epoch),
