@@ -147,9 +147,10 @@ kvp_framed_connect_told(kvp_framed_t *c, kvp_socket_t kind, const char *told, ui
 static void
 note_errno(kvp_framed_t *c, int no)
 {
-    const char *text = strerrordesc_np(no);
+    char number[32];
+    const char *text = strerror_r(no, number, sizeof number); /* a constant, if the error is known */
 
-    c->why = text != NULL ? text : "unknown error";
+    c->why = text != number ? text : "unknown error";
 }
 
 kvp_err_t
