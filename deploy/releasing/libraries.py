@@ -10,6 +10,9 @@ from pathlib import Path
 from releasing.toolchain import Toolchain
 
 
+SMALL = "-fPIC -Os -fno-asynchronous-unwind-tables"
+
+
 class Builder:
     """Builds one library in `source` with the tools of `tools`."""
 
@@ -101,12 +104,14 @@ def libmicrohttpd(b: Builder) -> None:
 
 
 def openssl(b: Builder) -> None:
-    """What libcurl needs to speak TLS 1.2 and 1.3: no other ciphers and hashes, and nothing that is loaded at run time."""
+    """What libcurl needs to speak TLS 1.2 and 1.3: no other ciphers and hashes, and nothing that is loaded at run time. It is built
+    to be small, because four files of a release have a copy, and none uses it for more than some requests a second."""
     without = ("shared module dso engine legacy tests autoload-config async comp ct cms cmp ts ocsp srp srtp psk dtls ssl3 tls1 tls1_1 "
                "nextprotoneg sctp gost idea seed camellia aria bf cast des rc2 rc4 md4 mdc2 rmd160 whirlpool sm2 sm3 sm4 blake2 siphash siv "
-               "ocb scrypt dsa ec2m rfc3779 ui-console")
+               "ocb scrypt dsa ec2m rfc3779 ui-console filenames multiblock")
     b.run("perl", "Configure", b.target.openssl, "--prefix=/usr", "--libdir=lib", "--openssldir=/etc/ssl",
-          *(f"no-{word}" for word in without.split()), "CC=kvp-cc", "AR=kvp-ar", "RANLIB=kvp-ranlib", "-fPIC")
+          *(f"no-{word}" for word in without.split()), "CC=kvp-cc", "AR=kvp-ar", "RANLIB=kvp-ranlib",
+          f"CFLAGS={SMALL}")
     b.make("build_generated")
     b.make("libcrypto.a", "libssl.a")
     b.copy("lib", "libcrypto.a", "libssl.a")
@@ -121,7 +126,7 @@ def curl(b: Builder) -> None:
     without = "zlib brotli zstd libidn2 libpsl nghttp2 nghttp3 ngtcp2 librtmp libssh2 libssh libgsasl gssapi ca-bundle ca-path"
     b.configure(f"--with-openssl={b.tools.prefix}", "--with-ca-fallback", *(f"--disable-{word}" for word in off.split()),
                 *(f"--without-{word}" for word in without.split()), f"CPPFLAGS=-I{b.tools.prefix}/include",
-                f"LDFLAGS=-L{b.tools.prefix}/lib", "LIBS=-lpthread -ldl")
+                f"LDFLAGS=-L{b.tools.prefix}/lib", "LIBS=-lpthread -ldl", f"CFLAGS={SMALL}")
     b.make("-C", "lib", "install")
     b.make("-C", "include", "install")
 
