@@ -7,7 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from releasing.toolchain import Toolchain
+from releasing.toolchain import CURL, Toolchain
 
 
 SMALL = "-fPIC -Os -fno-asynchronous-unwind-tables"
@@ -105,7 +105,7 @@ def libmicrohttpd(b: Builder) -> None:
 
 def openssl(b: Builder) -> None:
     """What libcurl needs to speak TLS 1.2 and 1.3: no other ciphers and hashes, and nothing that is loaded at run time. It is built
-    to be small, because four files of a release have a copy, and none uses it for more than some requests a second."""
+    to be small: kvpool makes no more than some requests a second."""
     without = ("shared module dso engine legacy tests autoload-config async comp ct cms cmp ts ocsp srp srtp psk dtls ssl3 tls1 tls1_1 "
                "nextprotoneg sctp gost idea seed camellia aria bf cast des rc2 rc4 md4 mdc2 rmd160 whirlpool sm2 sm3 sm4 blake2 siphash siv "
                "ocb scrypt dsa ec2m rfc3779 ui-console filenames multiblock")
@@ -119,7 +119,10 @@ def openssl(b: Builder) -> None:
 
 
 def curl(b: Builder) -> None:
-    """HTTP and HTTPS alone. Certificates of authorities are looked for where OpenSSL looks: in /etc/ssl, or in $SSL_CERT_FILE."""
+    """HTTP and HTTPS alone. Certificates of authorities are looked for where OpenSSL looks: in /etc/ssl, or in $SSL_CERT_FILE.
+
+    With OpenSSL it becomes a shared library of our own: as a static one it would be in four files of a release, with 1 MB each. Only
+    libcurl's functions can be seen, and with a version of our own: no other libcurl in the process takes their place."""
     b.patch("CVE|^0001-http|same-credentials")
     off = ("dependency-tracking ftp file ldap ldaps rtsp dict telnet tftp pop3 imap smb smtp gopher mqtt manual ntlm ntlm-wb tls-srp "
            "unix-sockets alt-svc hsts doh netrc kerberos-auth negotiate-auth aws libcurl-option")
@@ -127,8 +130,15 @@ def curl(b: Builder) -> None:
     b.configure(f"--with-openssl={b.tools.prefix}", "--with-ca-fallback", *(f"--disable-{word}" for word in off.split()),
                 *(f"--without-{word}" for word in without.split()), f"CPPFLAGS=-I{b.tools.prefix}/include",
                 f"LDFLAGS=-L{b.tools.prefix}/lib", "LIBS=-lpthread -ldl", f"CFLAGS={SMALL}")
-    b.make("-C", "lib", "install")
+    b.make("-C", "lib")
     b.make("-C", "include", "install")
+    (b.source / "curl.map").write_text("KVPOOL_CURL { global: curl_*; local: *; };\n")
+    lib = b.tools.prefix / "lib"
+    b.run("kvp-cc", "-shared", "-s", f"-Wl,-soname,{CURL}", "-Wl,--version-script=curl.map", "-Wl,-z,nodelete", "-Wl,--gc-sections",
+          "-Wl,--whole-archive", "lib/.libs/libcurl.a", "-Wl,--no-whole-archive", lib / "libssl.a", lib / "libcrypto.a", "-lpthread", "-ldl",
+          "-o", lib / CURL)
+    (lib / "libkvpool-curl.so").unlink(missing_ok=True)
+    (lib / "libkvpool-curl.so").symlink_to(CURL)
 
 
 def pcre2(b: Builder) -> None:
@@ -173,7 +183,7 @@ LIBRARIES = {
     "json-c": (json_c, "json-c", "-ljson-c"),
     "libmicrohttpd": (libmicrohttpd, "libmicrohttpd", "-lmicrohttpd -lpthread"),
     "openssl": (openssl, "openssl", "-lssl -lcrypto -lpthread -ldl"),
-    "curl": (curl, "libcurl", "-lcurl -lssl -lcrypto -lpthread -ldl"),
+    "curl": (curl, "libcurl", "-lkvpool-curl"),
     "pcre2": (pcre2, "libpcre2-8", "-lpcre2-8"),
     "liburing": (liburing, "liburing", "-luring"),
     "zeromq": (zeromq, "libzmq", "-lzmq -lc++ -lpthread"),

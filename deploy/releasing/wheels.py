@@ -9,7 +9,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from releasing.toolchain import Failed, Target, Toolchain
+from releasing.toolchain import CURL, Failed, Target, Toolchain
 
 SIZE_MAX = 6 << 20
 # Whether python/src keeps to the limited API of 3.11, so that one extension serves that Python and all later ones.
@@ -67,7 +67,7 @@ def files_of(tree: Path, stage: Path, extension: Path, version: str, kind: Kind,
              for path in sorted((tree / "python" / package).rglob("*")) if path.is_file() and "__pycache__" not in path.parts}
     paths |= {f"kvpool/{path.relative_to(stage)}": path for folder in ("bin", "include") for path in sorted((stage / folder).rglob("*"))
               if path.is_file()}
-    paths |= {f"kvpool/{extension.name}": extension, "kvpool/lib/libkvpool.so.0": stage / "lib/libkvpool.so.0"}
+    paths |= {f"kvpool/{extension.name}": extension, **{f"kvpool/lib/{name}": stage / "lib" / name for name in ("libkvpool.so.0", CURL)}}
     info = f"kvpool-{version}.dist-info"
     paths |= {f"{info}/licenses/LICENSE": stage / "LICENSE", f"{info}/licenses/NOTICES": stage / "NOTICES",
               f"{info}/sboms/kvpool.spdx.json": stage / "components.spdx.json"}
