@@ -124,7 +124,7 @@ def curl(b: Builder) -> None:
     With OpenSSL it becomes a shared library of our own: as a static one it would be in four files of a release, with 1 MB each. Only
     libcurl's functions can be seen, and with a version of our own: no other libcurl in the process takes their place."""
     b.patch("CVE|^0001-http|same-credentials")
-    off = ("dependency-tracking ftp file ldap ldaps rtsp dict telnet tftp pop3 imap smb smtp gopher mqtt manual ntlm ntlm-wb tls-srp "
+    off = ("symbol-hiding dependency-tracking ftp file ldap ldaps rtsp dict telnet tftp pop3 imap smb smtp gopher mqtt manual ntlm ntlm-wb tls-srp "
            "unix-sockets alt-svc hsts doh netrc kerberos-auth negotiate-auth aws libcurl-option")
     without = "zlib brotli zstd libidn2 libpsl nghttp2 nghttp3 ngtcp2 librtmp libssh2 libssh libgsasl gssapi ca-bundle ca-path"
     b.configure(f"--with-openssl={b.tools.prefix}", "--with-ca-fallback", *(f"--disable-{word}" for word in off.split()),
