@@ -2,7 +2,7 @@
  * Design notes.
  * - The answer is not parsed as JSON: the code reads only the text after "value", which is base64 and so contains no
  *   quote.
- * - libcurl stays loaded, because its resolver may have threads. A build with -Dlibcurl=linked has it inside. */
+ * - libcurl stays loaded, because its resolver may have threads. */
 #include "net/discover.h"
 
 #include "common/buf.h"
@@ -39,14 +39,6 @@
     X(curl_multi_info_read)                                                                                            \
     X(curl_multi_cleanup)
 
-#ifdef KVP_LIBCURL_LINKED
-#define OPEN_LIBCURL() (&libs)
-#define FIND_CALL(lib, name) (name)
-#else
-#define OPEN_LIBCURL() dlopen("libcurl.so.4", RTLD_NOW | RTLD_NODELETE)
-#define FIND_CALL(lib, name) dlsym(lib, #name)
-#endif
-
 static struct {
 #define X(name) __typeof__(name) *name;
     CALLS(X)
@@ -74,15 +66,15 @@ struct kvp_discover {
 static void
 load_libcurl(void)
 {
-    void *lib = OPEN_LIBCURL();
+    void *lib = dlopen(KVP_LIBCURL, RTLD_NOW | RTLD_NODELETE);
     bool is_whole = true;
 
-    why_not = "libcurl.so.4 is not installed (Debian: libcurl4), without which etcd cannot be asked for masters";
+    why_not = KVP_LIBCURL " is not installed (Debian: libcurl4), without which etcd cannot be asked for masters";
     if (lib == NULL) return;
-#define X(name) is_whole &= (libs.name = (__typeof__(name) *)FIND_CALL(lib, name)) != NULL;
+#define X(name) is_whole &= (libs.name = (__typeof__(name) *)dlsym(lib, #name)) != NULL;
     CALLS(X)
 #undef X
-    why_not = is_whole && libs.curl_global_init(CURL_GLOBAL_ALL) == CURLE_OK ? NULL : "libcurl.so.4 cannot be used";
+    why_not = is_whole && libs.curl_global_init(CURL_GLOBAL_ALL) == CURLE_OK ? NULL : KVP_LIBCURL " cannot be used";
 }
 
 /* ---- the list of members, and the question to etcd */
