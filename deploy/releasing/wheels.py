@@ -12,8 +12,6 @@ from pathlib import Path
 from releasing.toolchain import CURL, Failed, Target, Toolchain
 
 SIZE_MAX = 6 << 20
-# Whether python/src keeps to the limited API of 3.11, so that one extension serves that Python and all later ones.
-IS_LIMITED = False
 
 
 @dataclass(frozen=True)
@@ -26,8 +24,7 @@ class Kind:
 
 
 def kinds_for(target: Target) -> "list[Kind]":
-    own = Kind("cp311-cp311", "3.11", f"cpython-311-{target.triple}.so", "==3.11.*")
-    kinds = [Kind("cp311-abi3", "3.11", "abi3.so", ">=3.11", ("-DPy_LIMITED_API=0x030b0000",)) if IS_LIMITED else own]
+    kinds = [Kind("cp311-abi3", "3.11", "abi3.so", ">=3.11", ("-DPy_LIMITED_API=0x030b0000",))]  # serves all later versions, too
     if target.arch == "x86-64":
         kinds.append(Kind("cp39-cp39", "3.9", f"cpython-39-{target.triple}.so", "==3.9.*"))  # Debian 11
     return kinds
