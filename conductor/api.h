@@ -26,8 +26,8 @@ typedef struct {
     _Atomic uint64_t hits[KVP_HIT_LENGTHS];
 } kvp_api_t;
 
-/* kvp_api_route binds all paths; it fails with NOMEM. kvp_api_fini frees the object; call it after the server has
- * stopped. */
+/* kvp_api_route binds all paths; it fails with NOMEM. kvp_api_fini frees the memory that *api owns; call it after the
+ * server has stopped. */
 kvp_err_t kvp_api_route(kvp_api_t *api, kvp_http_t *http, kvp_loop_t *loop, kvp_registry_t *registry,
                         const kvp_router_weights_t *weights) KVP_MUST_USE;
 void kvp_api_fini(kvp_api_t *api);

@@ -64,7 +64,7 @@ typedef enum {
     KVP_LINK_DOWN, /* no connection: the dial is looking for a master */
     KVP_LINK_SWEEPING, /* the memory is being swept for the master's new term; the mount follows */
     KVP_LINK_MOUNTING,
-    KVP_LINK_REPORTING, /* mounted, but the master first asks for a report of the memory's contents */
+    KVP_LINK_REPORTING, /* the master accepted the mount, and gets the report that it asked for; UP follows */
     KVP_LINK_UP,
     KVP_LINK_UNMOUNTING,
 } kvp_node_link_state_t;

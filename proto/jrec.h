@@ -17,7 +17,9 @@ typedef enum {
     KVP_JREC_TERM = 3, /* kvp_jrec_term_t: the master of a new term continues the log */
     /* kvp_jrec_commit_t: the version is committed at these places, and replaces every other version of its key */
     KVP_JREC_COMMIT = 4,
-    KVP_JREC_GONE = 5, /* kvp_jrec_gone_t: no version of the key up to this version exists any more */
+    /* kvp_jrec_gone_t: no version of the key up to this one exists any more. If its memory was lost (KVP_GONE_LOST),
+     * this version may return with the memory. */
+    KVP_JREC_GONE = 5,
     KVP_JREC_TENANT = 6, /* kvp_jrec_tenant_t: the tenant's name and its bumps */
     KVP_JREC_SEGMENT = 7, /* kvp_jrec_segment_t: later places refer to the segment by this number */
     KVP_JREC_SEGMENT_OVER = 8, /* kvp_jrec_over_t: the segment has no object any more */

@@ -154,7 +154,8 @@ typedef struct {
     uint32_t reserved; /* always 0 */
 } kvp_wire_commit_t;
 
-/* USED: reads from a cached location since the last USED message. */
+/* A record of the message USED: how often the client read one object from a cached location since the last such
+ * message. */
 typedef struct {
     kvp_digest_t digest;
     uint32_t reads;
@@ -382,9 +383,9 @@ typedef struct {
 /* Data over TCP, after the exchange of DATA_HELLO. A request is a kvp_data_req_t and its operations: each a
  * kvp_data_op_t followed, for a WRITE, by its bytes. A request is either all READ, or all WRITE and PUBLISH.
  * Operations take effect in order. READ request: the answer is a kvp_data_rep_t and n i32 (padded to 8) at once, then
- * the bytes of the successful operations, in order. The peer loads an operation with AFTER_PRIOR only after all
- * earlier bytes were handed to the kernel. WRITE request: the answer is a kvp_data_rep_t and n i32 (padded to 8)
- * after the last operation. */
+ * the bytes of the successful operations, in order. The peer loads an operation with AFTER_PRIOR only after the
+ * bytes of all earlier operations were loaded: copied aside, or handed to the kernel. WRITE request: the answer is a
+ * kvp_data_rep_t and n i32 (padded to 8) after the last operation. */
 #define KVP_DATA_MAGIC 0x4b56u
 #define KVP_DATA_OPS_MAX 1024u
 

@@ -34,9 +34,10 @@ kvp_words_load(void *dst, const void *shared, size_t n)
      * that validates the payload. */
     atomic_thread_fence(memory_order_acquire);
     again = kvp_word_load(shared);
-    /* A generation and state are never used twice, so an equal first word before and after means that the line is
-     * unchanged. A slot has four states in each generation. Three tries suffice unless the slot is reused all the
-     * time; then the returned first word is not the word that the reader expects. */
+    /* A generation and state are never used twice, and a line does not change while it is SEALED, so an equal SEALED
+     * word before and after means that the line is unchanged. A slot has four states in each generation. Three tries
+     * suffice unless the slot is reused all the time; then the returned first word is not the word that the reader
+     * expects. */
     for (int tries = 0; tries < 3; tries++) {
         line[0] = again;
         for (size_t i = 1; i < n / 8; i++)
@@ -91,8 +92,8 @@ is_too_late(kvp_local_t *local, const kvp_xfer_t *xfer)
     return local->now_ns >= xfer->deadline_ns;
 }
 
-/* Moves a descriptor or a part of a descriptor as whole words, through a buffer on the stack for the caller's
- * pieces. */
+/* Moves at most KVP_DESC_BYTES between shared memory and the caller's pieces, such as a slot's descriptor, so that no
+ * word of 8 bytes is torn. A buffer on the stack collects the pieces. */
 static void
 move_words(const kvp_xfer_t *xfer, void *at)
 {

@@ -19,8 +19,8 @@ kvp_words_fit(const void *addr, uint64_t n)
 }
 
 /* kvp_words_load copies n bytes (see kvp_words_fit) out of shared memory. Loads made before the call stay before the
- * call. No word is torn. All words are of the same moment as the first word, unless a writer keeps changing the first
- * word. */
+ * call. No word is torn. If the first word says SEALED, all words are of its moment, unless a writer keeps changing the
+ * first word. */
 void kvp_words_load(void *dst, const void *shared, size_t n);
 /* kvp_words_store copies n bytes into shared memory. Each word is stored whole; the order of the stores is
  * undefined. */

@@ -35,7 +35,8 @@
 #define READ_ALONE_BYTES (64u << 10)
 #define PATIENCE_MAX_NS (1 * KVP_NS_PER_S) /* longest time with a silent node while others wait for their turn */
 #define LATE_FIRST_NS (1 * KVP_NS_PER_MS) /* first pause before late moves are tried again; doubles each time */
-#define LATE_MOST_NS (50 * KVP_NS_PER_MS) /* longest pause before late moves are tried again */
+/* Late moves are those whose chunk the transport does not serve yet. This is their longest pause. */
+#define LATE_MOST_NS (50 * KVP_NS_PER_MS)
 #define LANES_MAX KVP_DRIVE_QUEUES_MAX
 
 /* A lane: the moves to one node. */
@@ -129,8 +130,8 @@ open_err(const kvp_transfer_t *m, kvp_err_t err)
     return err == KVP_DEADLINE && kvp_now_ns() < m->deadline_ns ? KVP_NODE_LOST : err;
 }
 
-/* Allocates the arrays of a lane. A lane that is opened again keeps its arrays, because it has no more moves than
- * before. */
+/* Allocates a lane's arrays: plans, transfers and late moves. A lane that is opened again keeps its arrays, because it
+ * has no more moves than before. */
 static bool
 make_room(const kvp_transfer_t *m, lane_t *lane)
 {
@@ -228,8 +229,9 @@ status_err(const run_t *r, kvp_err_t status, bool is_late)
     }
 }
 
-/* Returns true if a write with this status may still reach the node's memory: an ended connection may have passed
- * bytes to the network. NOT_REGISTERED ends transfers only because of the local memory. */
+/* Returns true if a write with this status may still reach the node's memory: its connection ended, and bytes may be
+ * on the network already. NOT_REGISTERED is such a status: a fault of the local memory ended the connection, and the
+ * node did not refuse the write. */
 static bool
 may_still_land(kvp_err_t status)
 {

@@ -18,7 +18,7 @@
 #include <zmq.h>
 
 #define TICK_MS 100u
-#define BATCH 256u /* limit of the messages of one publisher that are handled in one turn of the loop */
+#define BATCH 256u /* limit of the cost (subscription.c, share_of) of one publisher's messages in one call */
 #define SWEEP 20000u /* limit of the entries of removed views that are freed in one turn of the loop */
 #define DIGESTS_NS (10 * KVP_NS_PER_S) /* pause between two requests for a pool's digests */
 #define DRIFT_MIN_NS (20 * KVP_NS_PER_S)
@@ -470,8 +470,8 @@ ask_digests(kvp_publisher_t *p, uint64_t now_ns)
     kvp_subscription_ask_digests(p->sub);
 }
 
-/* Empties a damaged view, and requests a replay from its publisher. A publisher without replays continues with its
- * next events. */
+/* Empties a view of which a release showed a contradiction (is_damaged: a fault of this program), and requests a
+ * replay from its publisher. A publisher without replays continues with its next events. */
 static void
 look_at_view(kvp_publisher_t *p)
 {

@@ -293,7 +293,7 @@ read_seq(zmq_msg_t *frame, uint64_t *out)
     return true;
 }
 
-/* Returns the cost of the message in the current turn. */
+/* Returns the cost of the message: 1, and 1 more for each PART_BYTES of its payload, but at most `left`. */
 static uint32_t
 share_of(zmq_msg_t *payload, uint32_t left)
 {

@@ -44,7 +44,8 @@ void kvp_subscription_ask(kvp_subscription_t *s, uint64_t from);
 /* kvp_subscription_ask_digests requests the sums of a pool, unless a replay is in progress. */
 void kvp_subscription_ask_digests(kvp_subscription_t *s);
 
-/* kvp_subscription_run reads at most `most` arrived messages. It returns true if more are left. */
+/* kvp_subscription_run reads arrived messages whose costs are `most` together; a message costs 1 or more. It returns
+ * true if more are left. */
 bool kvp_subscription_run(kvp_subscription_t *s, uint32_t most);
 /* kvp_subscription_tick retries an unreachable publisher; call it now and then. */
 void kvp_subscription_tick(kvp_subscription_t *s, uint64_t now_ns);

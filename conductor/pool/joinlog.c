@@ -72,10 +72,11 @@ typedef struct {
 
 /* Kinds of jobs for the disk's thread. Every job first appends new records to the file. */
 typedef enum {
-    JOB_APPEND, /* kind of job: only appends records to the file */
-    JOB_READ, /* kind of job: appends records and reads a chunk of the file */
-    JOB_BEGIN, /* kind of job: appends records, opens the new file of a rewrite, and reads the first chunk */
-    JOB_REPLACE /* kind of job: appends records and replaces the file by the new file */
+    JOB_APPEND, /* a job that only appends records to the file */
+    JOB_READ, /* a job that appends records and reads a chunk of the file */
+    JOB_BEGIN, /* the first job of a rewrite: appends records, opens the new file, and reads the first chunk of the old
+                  one */
+    JOB_REPLACE /* the last job of a rewrite: appends records and replaces the file by the new one */
 } job_kind_t;
 
 struct kvp_joinlog {

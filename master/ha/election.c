@@ -592,7 +592,7 @@ took_term(kvp_election_t *e, const kvp_etcd_answer_t *answer)
 {
     e->read_due_ns = 0;
     if (!answer->has_succeeded || e->role != KVP_ELECTION_WON) return;
-    if (e->now_ns >= kept_until(e)) return; /* won too long ago: the next read shows the present leader */
+    if (e->now_ns >= kept_until(e)) return; /* the lease may have expired: the next read shows the present leader */
     if (!e->pool.is_known) e->pool = e->own_pool;
     e->pool.is_known = true;
     e->role = KVP_ELECTION_LEADS;
@@ -657,7 +657,7 @@ on_failed(kvp_election_t *e, kvp_err_t err)
     e->again_ns = e->now_ns + AGAIN_NS;
     e->read_due_ns = 0;
     if (e->op_purpose == ASK_INSYNC)
-        e->is_insync_due = true; /* write the set again: etcd has a set that was valid in between */
+        e->is_insync_due = true; /* the in-sync set was perhaps not written: write it again */
     /* the lease on which a write depends has expired */
     if (err == KVP_NOT_FOUND && e->op_purpose != ASK_READ) lose_lease(e);
 }

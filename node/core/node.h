@@ -63,7 +63,7 @@ typedef struct {
     const kvp_node_words_ops_t *words;
     void *words_arg;
     uint32_t max_attachments;
-    uint32_t sweep_slots; /* the number of slots in one slice of a sweep; 0 = 65536 */
+    uint32_t sweep_slots; /* limit of slots that one call of a sweep examines; 0 = 65536 */
     uint64_t secret; /* the hash secret of tables whose keys peers choose; never sent */
 } kvp_node_core_conf_t;
 

@@ -29,7 +29,7 @@ typedef struct {
 typedef struct {
     uint64_t incarnation;
     uint32_t chunk;
-    uint32_t tp; /* the index of the transport that makes the keys */
+    uint32_t tp; /* the index in kvp_node_pin_t.tps of the transport that makes the keys of this client */
     enum {
         KVP_GRANT_WAITS,
         KVP_GRANT_IS_TAKEN,
@@ -69,7 +69,8 @@ uint32_t kvp_node_pin_threads(long cpus, uint32_t chunk_n);
 kvp_err_t kvp_node_pin_check(kvp_tp_t *tp, const kvp_node_mem_t *mem) KVP_MUST_USE;
 
 /* kvp_node_pin_start registers mem's chunks with the slow transports among the n, in threads of its own, and does not
- * wait: mrs_err of a chunk has the result. All arguments are borrowed until stop. NOMEM, SYS, logged.
+ * wait: mrs_err of a chunk has the result. mem and the transports are borrowed until stop. NOMEM, or SYS,
+ * which is logged.
  * kvp_node_pin_stop returns once no registration is under way, after the time of one chunk at most; registered chunks
  * stay registered. Legal on a zeroed and on a stopped value. */
 kvp_err_t kvp_node_pin_start(kvp_node_pin_t *p, kvp_node_mem_t *mem, kvp_tp_t *const *tps, size_t n) KVP_MUST_USE;

@@ -201,7 +201,8 @@ append_table(kvp_tier_core_t *core, kvp_tier_table_t *table)
 
     if (table->n == 0 || bytes > core->conf.geo.page_bytes - kvp_align_up(core->pos, KVP_TIER_BLOCK)) return;
     if (!has_room(core, bytes)) {
-        /* The record that continues into this page must be written after the page's header, which is not begun yet. */
+        /* The buffer has the end of a record that continues into this page, so it must wait for the page's header: the
+         * next header write to begin, hence + 1. */
         seal_buf(core, core->heads_begun + 1);
         if (!begin_buf(core, bytes)) return;
     }

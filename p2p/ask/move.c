@@ -226,7 +226,7 @@ ask_moves(window_t *w, kvp_peer_move_t kind, const kvp_peer_moved_t **moved_out)
 
 /* ---- copies between processes by the kernel */
 /* Reads the pieces from the peer's process, with this thread and other threads. Returns the first error among the
- * pieces. */
+ * pieces, or DEADLINE or CLOSED if the transfer was cut short. */
 static kvp_err_t
 read_all(window_t *w)
 {

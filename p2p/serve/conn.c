@@ -348,7 +348,7 @@ on_move(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame
     kvp_err_t err = kvp_peer_moves_decode(frame, &moves);
 
     if (err != KVP_OK) return err;
-    /* the peer was informed that this endpoint cannot read its memory */
+    /* A PULL asks this endpoint to read the peer's memory. The hello reply said that it cannot (can_pull). */
     if (moves.kind == KVP_PEER_PULL && conn->proc.fd < 0) return KVP_PROTO;
     if (is_bounced(moves.kind) && (conn->bounce == NULL || !kvp_p2p_bounce_takes(&moves))) return KVP_PROTO;
     *job = (kvp_p2p_job_t){.request_id = frame->hdr.request_id, .kind = moves.kind, .n = moves.n};

@@ -17,7 +17,8 @@
 #define LOOKUPS_MAX 64u /* the most messages of one question, of KVPOOL_BATCH_MAX keys each */
 #define PARTS_MAX 64
 
-/* The keys prefix + hash in hexadecimal digits, for each hash. */
+/* A part of a question: n keys, stored as a prefix and n hashes. A key is the prefix and a hash in hexadecimal digits.
+ */
 typedef struct {
     char *prefix; /* owned */
     size_t prefix_len, hash_len, n;

@@ -435,7 +435,8 @@ judge_chunks(judge_t *j)
             "sysctl -w vm.max_map_count=%llu; or a longer --chunk-bytes of the nodes", (unsigned long long)(2 * maps));
 }
 
-/* Reports nodes whose memory exceeds the host's. Nodes populate their memory in the background, so each of them
+/* Reports if the memory of this host's nodes together exceeds the machine's or its control group's, and else if little
+ * memory is left. Nodes populate their memory in the background, so each of them
  * may start although all together do not fit. */
 static void
 judge_memory(judge_t *j)

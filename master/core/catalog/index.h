@@ -85,7 +85,8 @@ typedef struct {
     struct kvp_member *member; /* the object's membership in a group: group.c; NULL = no group */
 } kvp_objext_t;
 
-/* A list of objects in order of use, linked through their records: an object is on one list at most. */
+/* A list of objects from oldest to youngest, in the order of use or of parking, linked through their records: an object
+ * is on one list at most. */
 typedef struct {
     kvp_objlist_kind_t kind;
     uint32_t oldest, youngest; /* KVP_OID_NONE = empty */

@@ -35,7 +35,8 @@ void kvp_groups_tick(kvp_evict_t *ev); /* drops members whose owners have ended,
 
 /* ahead.c: write-back to tiers. kvp_evict_costs_nothing returns true if evicting the object needs no write: the tier
  * has the object, or does not want it. kvp_evict_can_be_written returns true if the object can be written to a tier.
- * kvp_evict_is_written returns true if no write of the object is in progress; it begins the write if one is needed. */
+ * kvp_evict_is_written returns true if no write of the object is in progress; it begins the write if
+ * one is needed, unless too many bytes are being written: then it returns true. */
 void kvp_evict_write_ahead(kvp_evict_t *ev);
 void kvp_evict_ahead_tick(kvp_evict_t *ev);
 bool kvp_evict_costs_nothing(const kvp_evict_t *ev, const kvp_obj_t *o);

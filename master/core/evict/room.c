@@ -27,7 +27,7 @@
 #define AGAIN_NS KVP_MS(1) /* pause after a search without success */
 #define WRITTEN_NS KVP_MS(10) /* pause after a search that began to write objects back */
 #define STUCK_NS KVP_MS(20) /* after this time loads stop waiting for the evicted space, because other puts got it */
-#define LATE_NS KVP_MS(200) /* after this time a load evicts objects that are not on a tier */
+#define LATE_NS KVP_MS(200) /* after this time the first load also evicts objects still to be written to their tier */
 
 /* Evicts the oldest object that was loaded into this segment and not used since, if such objects exceed their share.
  * Returns false if no object was evicted. */

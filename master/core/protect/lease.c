@@ -26,7 +26,7 @@
 #include <string.h>
 
 #define RING_FIRST 64u /* first size of the ring; it doubles up to KVP_REVOKED_MAX entries */
-#define WAITERS_SLICE 256u /* limit of the waiting answers that one step sends */
+#define WAITERS_SLICE 256u /* limit of a tenant's waiting answers that one call sends */
 
 /* ---- the ring of revocations revoked_from + 1 to revoke_seq */
 static void

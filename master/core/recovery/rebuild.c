@@ -590,7 +590,8 @@ kvp_on_report(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_pb_free(&pb, msg);
 }
 
-/* Finishes the chunks. Returns false if there is more to do, or if the report was invalid. */
+/* After the last page of a node's report: closes the segment's chunks, which retires the space that no reported extent
+ * has. Returns false if there is more to do, or if the report was invalid. */
 static bool
 close_chunks(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
 {

@@ -164,7 +164,7 @@ room_find(kvp_space_t *sp, kvp_segment_t *g, uint32_t from, uint32_t units)
     return kvp_segment_chunk(sp, g, node - g->room_leaves);
 }
 
-/* ---- further conditions for using a free extent */
+/* ---- free extents that are promised to a waiting put; room for long keys */
 static bool
 is_skipped(const kvp_chunk_t *c, uint32_t slot, uint32_t mine)
 {
