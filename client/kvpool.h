@@ -77,8 +77,8 @@ typedef struct {
     /* The name of this client or embedded node, at most 128 bytes. Default: the program's name and
      * process id. */
     const char *name;
-    /* The host. Processes with two host ids on one machine count as two hosts. Default: the
-     * machine's id. */
+    /* The id of this client's host. Processes with two host ids on one machine count as two hosts.
+     * Default: the machine's id. */
     const char *host_id;
     /* The transports that may be used, in order of preference, for example "shm,rdma,tcp". A
      * transport that is named but does not work here is an error (NOTSUP).
@@ -95,13 +95,13 @@ typedef struct {
      * work here. It serves by RDMA only if HOST is the address of an RDMA device; otherwise a named
      * "rdma" is an error. Default: 127.0.0.1:0. */
     const char *listen;
-    /* Embedded node: bytes of a chunk. Default: by the size of the memory. */
+    /* Embedded node: bytes of a chunk of its memory; no object is larger. Default: by memory_bytes. */
     uint64_t chunk_bytes;
     /* The owner of the keys, at most 128 bytes. Equal keys of two tenants name two objects. NULL,
      * "" and "default" name the default tenant. INVALID: the name has the same hash as another
      * tenant of the pool. */
     const char *tenant;
-    /* How many object locations the handle caches, 128 bytes each. A get from a cached location
+    /* How many object locations the handle caches, about 140 bytes each. A get from a cached location
      * sends no message to the master. 0 = 65536, UINT32_MAX = none. */
     uint32_t locations;
     /* Output, if not NULL: one sentence that names the fault in the configuration or on this
@@ -243,7 +243,7 @@ enum {
  * to sizeof(kvpool_opts_t). */
 typedef struct {
     size_t struct_size;
-    /* Milliseconds. 0 = the deadline of the handle. */
+    /* The time limit of the call in milliseconds. 0 = deadline_ms of the handle. */
     uint32_t deadline_ms;
     /* KVPOOL_FORCE and the others above. */
     uint32_t flags;
@@ -293,9 +293,9 @@ KVPOOL_EXPORT int kvpool_upsert(kvpool_t *pool, const void *key, size_t key_len,
 
 /* kvpool_get copies the whole object to buf. *len_out is the length of the object, also after
  * BUFFER_SMALL.
- *   Errors: NOT_FOUND, NODE_LOST, BUFFER_SMALL, STALE (the object was replaced during the read,
- *     more than once; KVPOOL_EPOCH: the tenant has another epoch), NO_SPACE (the object is only on an SSD, and all
- * memory of its node is held, pinned or being written until the deadline). */
+ *   Errors: NOT_FOUND, NODE_LOST, BUFFER_SMALL, STALE (the object was replaced during the read more
+ *     than once; KVPOOL_EPOCH: the tenant has another epoch), NO_SPACE (the object is only on SSD,
+ *     and all memory of its node is held, pinned or being written until the deadline). */
 KVPOOL_EXPORT int kvpool_get(kvpool_t *pool, const void *key, size_t key_len, void *buf, size_t cap, size_t *len_out,
                              const kvpool_opts_t *opts);
 
@@ -459,10 +459,10 @@ typedef struct {
 enum {
     /* The key is present. */
     KVPOOL_PRESENT = 1,
-    /* The object is only on SSDs. Never of a group. */
+    /* The object is only on SSDs. With KVPOOL_GROUPS this bit is never set. */
     KVPOOL_ON_SSD = 2,
-    /* A copy lies in memory of a node on the host of this client. Of a group, of its first
-     * object. */
+    /* A copy of the object (with KVPOOL_GROUPS: of the group's first object) lies in memory of a
+     * node on this client's host. */
     KVPOOL_ON_HOST = 4,
 };
 
@@ -501,8 +501,8 @@ KVPOOL_EXPORT int kvpool_remove_all(kvpool_t *pool, const kvpool_opts_t *opts, u
  * space in the background. *epoch_out (may be NULL) is the number of the bump. The number rises
  * with each bump, by more than 1 if the master forgot the tenant in between because the tenant
  * owned nothing. A master that starts without a log begins at 0 again. With KVPOOL_EPOCH the call
- * does nothing if the tenant has another epoch, also if it has it by a bump of this call whose
- * answer was lost with the master.
+ * does nothing if the tenant has another epoch. This may be the epoch of the call's own bump, if
+ * the answer was lost with the master.
  *   Errors: LIMIT (the master still remembers the bumps of 4095 other tenants), STALE (KVPOOL_EPOCH:
  *     the tenant has another epoch), NOTSUP (the master is too old). */
 KVPOOL_EXPORT int kvpool_bump(kvpool_t *pool, const kvpool_opts_t *opts, uint32_t *epoch_out);
@@ -537,14 +537,14 @@ typedef struct {
 } kvpool_snapshot_t;
 
 /* kvpool_snapshot makes the master write a snapshot of its state as the start of a new log, and
- * delete the older files. A snapshot that is already under way counts.
+ * delete the older files. A snapshot that is being written already serves the call, too.
  *   Blocking: until the snapshot is written. After DEADLINE the master continues to write it.
  *   Errors: NOTSUP (the master keeps no log), SYS (the master cannot write). */
 KVPOOL_EXPORT int kvpool_snapshot(kvpool_t *pool, const kvpool_opts_t *opts, kvpool_snapshot_t *snapshot_out);
 
 #define KVPOOL_ADDRESS_MAX 288
 typedef struct {
-    /* The leader before and after, "HOST:PORT". */
+    /* The addresses of the leader before and after the switch, "HOST:PORT". */
     char from[KVPOOL_ADDRESS_MAX], to[KVPOOL_ADDRESS_MAX];
     /* The term of the new leader. */
     uint32_t term;

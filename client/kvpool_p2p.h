@@ -70,8 +70,8 @@ typedef struct {
      * it. A named "rdma" must work on this machine (NOTSUP). $KVPOOL_RDMA_DEVICE and
      * $KVPOOL_RDMA_GID_INDEX choose devices; then "rdma" must work, too. */
     const char *transports;
-    /* The host. Processes with two host ids on one machine count as two hosts. Default: the
-     * machine's id. */
+    /* The id of the endpoint's host. Processes with two host ids on one machine count as two
+     * hosts. Default: the machine's id. */
     const char *host_id;
     /* The deadline of calls without one, in milliseconds. Default: 30000. */
     uint32_t deadline_ms;
@@ -230,12 +230,12 @@ typedef struct {
     uint64_t failed;
     /* Bytes that were copied between processes of this host. */
     uint64_t cma_bytes;
-    /* The part of cma_bytes in memory of kvpool_p2p_alloc that is mapped here. */
+    /* The part of cma_bytes that was copied through a mapping of a peer's memory. */
     uint64_t mapped_bytes;
     uint64_t tcp_bytes;
     /* Connections to peers that were made. */
     uint64_t connects;
-    /* Set only if struct_size includes it. */
+    /* Bytes that RDMA moved. Set only if struct_size includes this field. */
     uint64_t rdma_bytes;
 } kvpool_p2p_stat_t;
 

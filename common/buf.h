@@ -20,8 +20,8 @@ void kvp_buf_init(kvp_buf_t *buf, size_t limit);
 void kvp_buf_fini(kvp_buf_t *buf);
 void kvp_buf_reset(kvp_buf_t *buf); /* empties the buffer: sets len to 0 and clears the error, but keeps the memory */
 
-/* kvp_buf_reserve makes room for n more bytes and returns data + len; len does not change. Without memory it
- * returns NULL, and the buffer has the error. */
+/* kvp_buf_reserve makes room for n more bytes and returns data + len; len does not change. Without memory, or
+ * above the limit, it sets the buffer's err and returns NULL. */
 uint8_t *kvp_buf_reserve(kvp_buf_t *buf, size_t n);
 /* kvp_buf_extend appends n zero bytes and returns their address (borrowed until the next growth), or NULL. */
 uint8_t *kvp_buf_extend(kvp_buf_t *buf, size_t n);

@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-/* Rows X(number, NAME, drop-in code, text). The number shows what is lost by the error: -1..-29 the request,
- * -30..-49 the connection, -50..-69 the segment, -70..-89 the process. */
+/* Rows X(number, NAME, Mooncake's code for the drop-in Python module, text). The number shows what is lost by the
+ * error: -1..-29 the request, -30..-49 the connection, -50..-69 the segment, -70..-89 the process. */
 #define KVPOOL_ERR_MAP(X)                                                                                              \
     X(0, OK, 0, "ok")                                                                                                  \
     X(-1, INVALID, -600, "invalid argument")                                                                           \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * See forkguard.h. Design notes. In a forked child, a lock of another thread may stay locked for ever, because the
- * thread does not exist in the child. So the descriptors are in a bitmap without a lock, and the handlers of the
- * parent hold the lock of the list of handles during the fork. */
+ * thread does not exist in the child. So the file descriptors are in a bitmap without a lock, and the parent's fork
+ * handlers hold the lock of the list of handles during the fork. */
 #include "common/forkguard.h"
 
 #include <pthread.h>
@@ -10,10 +10,10 @@
 #include <unistd.h>
 
 #define WORD_BITS 64
-/* default of fs.nr_open; descriptors above this number are not tracked, so a child keeps them */
+/* default of fs.nr_open; file descriptors above this number are not tracked, so a child keeps them */
 #define FDS_MAX (1 << 20)
 
-/* a bit for each tracked descriptor; a page of the array needs no memory before its first use */
+/* a bit for each tracked file descriptor; a page of the array needs no memory before its first use */
 static _Atomic uint64_t fds[FDS_MAX / WORD_BITS];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;

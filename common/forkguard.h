@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Closes in a forked child the descriptors that the child must not keep: descriptors whose end tells peers that their
+ * Closes in a forked child the file descriptors that it must not keep: descriptors whose end tells peers that their
  * owner has died, listening ports, and descriptors that hold memory. Marks the child's copies of handles as unusable.
  * The child does not inherit mappings of shared memory (MADV_DONTFORK in the transports).
  *
@@ -30,7 +30,7 @@ kvp_forkguard_is_forked(const kvp_forkguard_t *guard)
     return atomic_load_explicit(&guard->is_forked, memory_order_relaxed);
 }
 
-/* kvp_forkguard_add tracks a descriptor of this process, and kvp_forkguard_del ends this. -1 is ignored, and
+/* kvp_forkguard_add tracks a file descriptor of this process, and kvp_forkguard_del ends this. -1 is ignored, and
  * adding twice is harmless. Any thread, without a lock. */
 void kvp_forkguard_add(int fd);
 void kvp_forkguard_del(int fd);

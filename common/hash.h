@@ -30,8 +30,8 @@ uint32_t kvp_tenant_id(const char *name);
  * seed mixed with the tenant, so that equal keys of two tenants have different digests. PROTOCOL "Digests". */
 kvp_digest_t kvp_key_digest(uint64_t pool_seed, uint32_t tenant, const void *key, size_t len);
 
-/* kvp_key_hash2 returns a second, independent hash of (tenant, key), which is stored in descriptors. By this hash
- * a reader detects a collision of digests, even a forged one. */
+/* kvp_key_hash2 returns a second, independent hash of (tenant, key), which is stored in objects' descriptors. By this
+ * hash a reader detects a collision of digests, even a forged one. */
 uint64_t kvp_key_hash2(uint64_t pool_seed, uint32_t tenant, const void *key, size_t len);
 
 /* A secret of the process for hash tables whose keys come from peers: without the secret, a peer cannot construct
@@ -63,7 +63,7 @@ kvp_mix64(const kvp_mix_t *mix, uint64_t lo, uint64_t hi)
 typedef struct kvp_sum_state kvp_sum_state_t;
 uint64_t kvp_sum(const void *data, size_t len);
 
-/* Streaming form of kvp_sum, for fused copies and scatter lists. kvp_sum_create returns a state with 64-byte
+/* Streaming form of kvp_sum, for bytes in several pieces. kvp_sum_create returns a state with 64-byte
  * alignment, or NULL without memory; kvp_sum_destroy frees it. kvp_sum_reset begins a new checksum. */
 kvp_sum_state_t *kvp_sum_create(void);
 void kvp_sum_destroy(kvp_sum_state_t *state);

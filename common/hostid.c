@@ -71,8 +71,8 @@ name_dir(uint32_t i, char *out, size_t cap)
     return n >= 0 && (size_t)n < cap;
 }
 
-/* Returns whether only the owner can create files in the directory, because any other user who can could pose as
- * the pool. A directory named by the user may grant its group entry. */
+/* Returns whether only the owner can create files in the directory: another user who can create a socket there could
+ * pose as the pool. The directory $KVPOOL_RUNTIME_DIR may be readable for its group. */
 static bool
 is_safe(const char *path, bool is_to_be_ours)
 {

@@ -32,7 +32,7 @@ typedef enum {
  * UNREACHABLE: no such socket. */
 kvp_err_t kvp_runtime_socket(kvp_socket_t kind, const char *told, char *out, size_t cap) KVP_MUST_USE;
 
-/* Descriptors are exchanged only with processes of this user, of root, and of the users in $KVPOOL_TRUST_UID
+/* File descriptors are exchanged only with processes of this user, of root, and of the users in $KVPOOL_TRUST_UID
  * (numbers, separated by commas). kvp_uid_is_trusted checks a user, kvp_peer_is_trusted the user at the other end
  * of a connected Unix socket. */
 bool kvp_uid_is_trusted(uid_t uid);

@@ -16,7 +16,7 @@ typedef struct {
 void kvp_jsonw_init(kvp_jsonw_t *w, kvp_buf_t *out);
 
 /* The following functions write a value. name is NULL inside an array and for the outermost value. */
-/* begins an object or array; bracket: '{' or '[' */
+/* kvp_jsonw_open begins an object or an array; bracket: '{' or '[' */
 void kvp_jsonw_open(kvp_jsonw_t *w, const char *name, char bracket);
 void kvp_jsonw_close(kvp_jsonw_t *w, char bracket); /* ends an object or an array; bracket: '}' or ']' */
 /* kvp_jsonw_part inserts a JSON value that another writer has written. */

@@ -125,8 +125,8 @@ kvp_log_limit_ok(kvp_log_limit_t *limit, uint32_t *missed_out)
     bool is_ok = false;
 
     if (quiet_ns >= interval_ns) {
-        /* Only one thread gets the line of this interval. After a quiet time of `burst` intervals the whole burst
-         * is available again. */
+        /* Only one thread gets the line of this interval. After burst + 1 intervals without a line, the whole
+         * burst is available again. */
         is_ok = atomic_compare_exchange_strong(&limit->window_start_ns, &last, now);
         if (is_ok && quiet_ns / (limit->burst + 1ull) >= interval_ns) atomic_store(&limit->in_window, 1);
     }

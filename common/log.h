@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Log lines on standard error: time, level, component, sentence, and key=value pairs. Each line is one write(2),
- * so lines of several threads do not mix. The sink and the level are the only global variables of the project. Any
- * thread may log. */
+ * so lines of several threads do not mix. The sink and the level are global variables. Any thread may log. */
 #ifndef KVP_COMMON_LOG_H
 #define KVP_COMMON_LOG_H
 

@@ -20,7 +20,7 @@
 #define SIZES_MAX 8u
 #define PIECE_BYTES_MAX (1u << 20)
 #define TABLE_BYTES_LONG (64u << 10)
-#define RING_SLOTS 1024u /* enough for the pieces that one step frees, and a few steps without the stock's thread */
+#define RING_SLOTS 1024u /* enough for what a few steps of the master free while the stock's thread does not run */
 #define KEPT_LEAST 2u /* number of ready pieces of each size that a stock keeps at least */
 #define KEPT_MOST 32u
 #define KEPT_SHARE 128u /* one more piece of a size is kept for every KEPT_SHARE pieces in use */

@@ -39,7 +39,7 @@ void *kvp_pages_stock(void);
 void kvp_pages_stock_use(void *stock);
 
 typedef struct {
-    /* number of pieces taken that had been touched before, and of those that had not, because the stock was too slow */
+    /* ready: number of taken pieces that the stock had touched. missed: number of those that it had not, being slow */
     uint64_t ready, missed;
     uint64_t kept_bytes; /* bytes of pieces that are touched and not taken yet */
 } kvp_pages_stats_t;

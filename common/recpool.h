@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A pool of records of one size, each with a small number. Records are in blocks that never move. The pool allocates a
- * block when all others are full, and returns a block to the system (pages.h) when its last record is given back, so
- * its memory follows its use. Single-threaded. Take and give cost O(1), and allocate or free at most one block. */
+ * block when all others are full, and returns an empty block to the system (pages.h), except one, so its memory
+ * follows its use. Single-threaded. Take and give cost O(1), and allocate or free at most one block. */
 #ifndef KVP_COMMON_RECPOOL_H
 #define KVP_COMMON_RECPOOL_H
 
@@ -13,7 +13,7 @@
 
 typedef struct {
     uint32_t n; /* number of the block's records that are in use */
-    uint32_t made; /* number of records ever used; the memory of all records above was never touched */
+    uint32_t made; /* the records [0, made) have been used or blanked; the others were never touched */
     uint32_t free_head; /* index of the first free record in the block; KVP_RECPOOL_BLOCK = none */
     uint32_t prev, next; /* neighbours of the block in the list of blocks with a free record */
     _Alignas(64) uint8_t records[];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The kernel's limits of a process's descriptors and mappings, of which shared memory needs many. Any thread. */
+ * The kernel's limits of a process's file descriptors and mappings, of which shared memory needs many. Any thread. */
 #ifndef KVP_COMMON_RLIMITS_H
 #define KVP_COMMON_RLIMITS_H
 

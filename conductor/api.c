@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See api.h. Shapes of requests and answers are those of the Indexer API. / */
+ * See api.h. Shapes of requests and answers are those of the Indexer API. */
 #include "conductor/api.h"
 
 #include "conductor/index/chain.h"
@@ -261,7 +261,7 @@ on_ready(void *arg, const kvp_http_request_t *request, kvp_http_response_t *resp
         kvp_http_status(response, 200);
         kvp_http_type(response, "application/json");
     } else {
-        say_status(response, 200, "ready"); /* ready, though the loop is too busy to answer */
+        say_status(response, 200, "ready"); /* the loop is too busy to list the unreachable publishers */
     }
 }
 
@@ -347,8 +347,8 @@ answer_question(kvp_api_t *api, const kvp_asked_t *q, const uint64_t *hashes, si
         kvp_http_error(response, 503, "%s", kvp_err_text(KVP_NOMEM));
 }
 
-/* Reads the array field into api->numbers, and all other fields of the body into *q. Returns false after sending
- * an error answer. */
+/* Reads the array in the field `array`, or else in the field `other`, into api->numbers, and the other fields of the
+ * query into *q. Returns false after sending an error answer. */
 static bool
 take_question(kvp_api_t *api, const kvp_http_request_t *request, kvp_http_response_t *response, const char *array,
               const char *other, uint64_t max, kvp_asked_t *q)

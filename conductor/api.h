@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The HTTP paths of the conductor. The server's thread answers queries from the index. All other requests run on
- * the loop's thread. */
+ * The HTTP paths of the conductor. The HTTP server's thread answers queries from the index. Slow handlers (/route,
+ * /register) have threads of their own. All work on the list of publishers runs on the loop's thread. */
 #ifndef KVP_CONDUCTOR_API_H
 #define KVP_CONDUCTOR_API_H
 
@@ -26,7 +26,7 @@ typedef struct {
     _Atomic uint64_t hits[KVP_HIT_LENGTHS];
 } kvp_api_t;
 
-/* kvp_api_route binds all paths; it fails with NOMEM. kvp_api_fini frees the memory that *api owns; call it after the
+/* kvp_api_route binds all paths. NOMEM, SYS. kvp_api_fini frees the memory that *api owns; call it after the
  * server has stopped. */
 kvp_err_t kvp_api_route(kvp_api_t *api, kvp_http_t *http, kvp_loop_t *loop, kvp_registry_t *registry,
                         const kvp_router_weights_t *weights) KVP_MUST_USE;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvpool-conductor: receives the KV events of engines and pools, and answers routers over HTTP how
- * much of a prompt each instance holds. Threads: the loop receives events and changes the index;
- * the HTTP server answers from it; four more answer /route and /register; one writes the data
- * directory; one asks servers for their load; one for tokens; and the proxy has its own. */
+ * kvpool-conductor: receives the KV events of engines and pools, and answers routers over HTTP how much of a prompt
+ * each instance holds. Threads: the loop's receives events and changes the index; the HTTP server's answers from the
+ * index; four more answer /route and /register; one writes the data directory; one asks servers for their load; one
+ * asks servers for the tokens of texts; and the proxy has its own. */
 #include "conductor/api.h"
 #include "conductor/proxy/admin.h"
 #include "conductor/proxy/cors.h"
@@ -20,7 +20,7 @@
 
 #define HTTP_PLACES 4096u
 
-enum { POLICY_ROUTER, POLICY_ROUND_ROBIN }; /* values of --policy, in the order of their names in `policy` */
+enum { POLICY_ROUTER, POLICY_ROUND_ROBIN }; /* values of --policy, in the order of the option's choices */
 
 typedef struct {
     kvp_hostport_t http;

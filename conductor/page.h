@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The page at /: conductor/page.html, as embed.py makes it part of the program. */
+ * The web page that the conductor serves at /: conductor/page.html, which embed.py compiles into the program. */
 #ifndef KVP_CONDUCTOR_PAGE_H
 #define KVP_CONDUCTOR_PAGE_H
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define ANSWER_MS 1000
-#define HEALTH_MS 700 /* the whole answer must take less than a second */
+#define HEALTH_MS 700 /* limit of waiting for the loop, because a whole answer of /health must take less than 1 s */
 #define NAME_MAX_BYTES 96
 
 static double

@@ -18,7 +18,7 @@ typedef struct {
     kvp_metrics_t *metrics; /* owned, with all registered metrics */
     kvp_times_t times; /* for kvp_server_start */
     uint64_t start_ns; /* start time of the master, CLOCK_BOOTTIME */
-    kvp_master_stats_t core; /* copies of the last scrape; used by the HTTP thread only */
+    kvp_master_stats_t core; /* a copy that the loop's thread makes for each HTTP request, as the fields below */
     kvp_server_stats_t shell;
     kvp_eventpub_t *events; /* NULL = no events are published */
     kvp_publisher_stats_t published;

@@ -2,9 +2,9 @@
  * Checks a log. The core reads the log with the code that a start uses, and is then discarded; this file only reports
  * the result.
  *
- * Design notes. A damaged log must not look intact afterwards: the removed part may have recorded removals or
+ * Design notes. A damaged log must not look intact after a repair: the removed part may have recorded removals or
  * commits. So a repair also deletes the file with the boot id, which has the same effect as a power loss: the next
- * start asks the nodes. */
+ * start asks the nodes for their objects. */
 #include "master/check.h"
 
 #include "common/clock.h"

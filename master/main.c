@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * kvpool-master: parse the options, build, run, tear down in reverse order. The threads are: the loop's thread, which
  * owns the core; the second thread that continues the loop when a write of the log hangs (master/shell/relay.h); the
- * HTTP server's thread; the threads that provide and free memory: the loop's stock of pages (common/pages.h), and
- * jemalloc's; and libuv's pool, from the first save of the identity, or the first new file of the log, on. */
+ * threads of the HTTP server, of the event publisher and ZMQ (--events), and of etcd's client (--etcd); the threads
+ * that provide and free memory: the loop's stock of pages (common/pages.h), and jemalloc's; limit_end, at a stop; and
+ * libuv's pool, from the first save of the identity, or the first new file of the log, on. */
 #include "master/admin.h"
 #include "master/check.h"
 #include "master/core/api/master.h"
@@ -28,8 +29,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Read by jemalloc. A background thread returns the core's freed memory to the kernel: within a step this would take
- * tens of milliseconds after the removal of millions of keys. */
+/* Options that jemalloc reads. Its background thread returns freed memory to the kernel: within a step of the core this
+ * would take tens of milliseconds after the removal of millions of keys. */
 extern const char *malloc_conf;
 __attribute__((visibility("default"))) const char *malloc_conf = "background_thread:true";
 
@@ -310,7 +311,7 @@ on_stop(void *arg)
     if (d->has_events_wake && !uv_is_closing((uv_handle_t *)&d->events_wake)) {
         kvp_server_publish(d->server, NULL);
         kvp_log_writer_tap(&d->log, NULL, NULL);
-        kvp_publisher_destroy(d->events); /* before the handle by which it wakes the loop */
+        kvp_publisher_destroy(d->events); /* before events_wake, by which its thread wakes the loop */
         d->events = NULL;
         uv_close((uv_handle_t *)&d->events_wake, NULL);
     }

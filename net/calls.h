@@ -9,8 +9,8 @@
 #include <pthread.h>
 
 typedef struct {
-    _Atomic uint64_t under_way; /* number of running calls, and the bit CLOSED */
-    pthread_mutex_t lock; /* a leaf: its holder takes no other lock */
+    _Atomic uint64_t under_way; /* number of running calls in the low bits; the top bit is set by kvp_calls_close */
+    pthread_mutex_t lock; /* guards is_idle; its holder takes no other lock */
     pthread_cond_t idle;
     bool is_idle; /* true after close when the last call has ended; guarded by lock */
 } kvp_calls_t;

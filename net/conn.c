@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - Leader and followers: of the threads that wait for answers, one reads the socket for all of them and hands out
- *   the answers. This thread is the leader. When its own answer has arrived, it wakes the next leader. So a lone
- *   caller needs no hand-over and no extra thread, and many callers share one poll.
- * - The leader spins on the socket for a moment before it sleeps in poll, because a master on this host answers
- *   faster than a thread falls asleep and wakes. It spins only while answers arrive that fast, and only while the
- *   waiting threads leave a processor free for the master.
+ * - Leader and followers: of the threads that wait for answers, one reads the socket for all of them and hands out the
+ *   answers. This thread is the leader. When its own answer has arrived, it wakes the next leader. So a lone caller
+ *   needs no hand-over and no extra thread, and many callers share one poll.
+ * - The leader spins on the socket for a moment before it sleeps in poll, because a master on this host answers faster
+ *   than a thread falls asleep and wakes. It spins only while answers arrive that fast, and only while the waiting
+ *   threads leave a processor free for the master.
  * - The receiving half of `framed` belongs to the leader (has_leader), the sending half to out_lock. Neither lock is
  *   taken under the other.
- * - `kick` is an eventfd in the leader's poll: another thread queued bytes to send, or interrupts.
+ * - `kick` is an eventfd in the leader's poll: another thread has queued bytes to send, or interrupts the calls.
  * - kvp_conn_call_soon counts the master as silent only while no answer of any call arrives. The master may hold back
  *   the answer to this call (a put waits for space), so the call sends an empty USED in between, which the master
  *   answers at once. */
@@ -34,17 +34,17 @@
 #include <unistd.h>
 
 #define REQUEST_ID_AT 8u /* offset of the request id in a frame: see proto/frame.h */
-#define OUT_MAX (64u * (size_t)KVP_FRAME_MAX) /* most bytes queued for a master that does not read */
+#define OUT_MAX (64u * (size_t)KVP_FRAME_MAX) /* most unsent bytes queued for a master that does not read */
 #define SPIN_MAX_NS 50000u
-#define ANSWER_FIRST_NS 20000u /* assumed time of an answer, before the first measurement */
-#define ANSWER_CAP_NS 1000000u /* limits the effect of a slow answer on the estimate */
+#define ANSWER_FIRST_NS 20000u /* the time from request to answer that is assumed before the first measurement */
+#define ANSWER_CAP_NS 1000000u /* longest time that enters the average answer_ns */
 
 typedef struct {
-    kvp_list_t link; /* entry in conn->waiters; conn->lock guards all fields of a call */
+    kvp_list_t link; /* link in conn->waiters; conn->lock guards all fields of a call */
     uint64_t id;
     kvp_buf_t *reply;
     uint64_t began_ns;
-    uint64_t silence_ns; /* give up if the master is silent for this time; 0 = never */
+    uint64_t silence_ns; /* the call gives up if no byte comes from the master for this time; 0 = never */
     kvp_err_t err;
     bool is_done;
     pthread_cond_t wake;
@@ -58,7 +58,7 @@ typedef enum {
 
 struct kvp_conn {
     kvp_framed_t framed;
-    kvp_buf_t releases; /* RELEASE frames for answers that came too late; used by the leader only */
+    kvp_buf_t releases; /* RELEASE frames for answers whose call is over; used by the leader only */
     kvp_hello_reply_t hello;
     int kick;
     uint32_t cpus;
@@ -72,12 +72,12 @@ struct kvp_conn {
     uint32_t waiters_n;
     bool has_leader;
     bool is_interrupted;
-    uint64_t answer_ns; /* moving average of the time of an answer to a lone caller */
+    uint64_t answer_ns; /* moving average of the time from request to answer, while only one call waits */
     uint64_t heard_ns; /* time at which bytes arrived last */
-    uint64_t pinged_ns; /* time of the ping that was sent since bytes arrived last; 0 = no ping was sent */
+    uint64_t pinged_ns; /* time at which a ping was sent after the last received byte; 0 = no ping was sent */
     _Atomic bool is_silent; /* a call gave up because of silence, and no bytes have arrived since; set under lock */
     _Atomic conn_state_t state; /* whether the connection is open, broken or ended; set under lock */
-    kvp_conn_watch_fn watch; /* function that waiting calls call from time to time; NULL = none */
+    kvp_conn_watch_fn watch; /* function that a waiting call calls each KVP_CONN_WATCH_NS; NULL = none */
     void *watch_arg;
     uint64_t watched_ns; /* time of the last call of `watch`; guarded by lock */
 };
@@ -92,8 +92,8 @@ say_hello(kvp_conn_t *conn, const kvp_hello_ask_t *ask, uint64_t deadline_ns)
     return err;
 }
 
-/* Ends the session on TCP, which only served to find out the path of the Unix socket. Bye makes the master drop the
- * session without a grace period. */
+/* Ends the session on TCP, which only served to learn the path of the master's Unix socket. The message BYE makes the
+ * master drop the session without a grace period. */
 static void
 leave_tcp(kvp_framed_t *tcp)
 {
@@ -102,7 +102,7 @@ leave_tcp(kvp_framed_t *tcp)
     kvp_framed_fini(tcp);
 }
 
-/* Changes to the master's Unix socket if the master is on this host. Stays on TCP if the socket does not answer. */
+/* Moves the connection to the master's Unix socket if the master is on this host. Stays on TCP if that socket fails. */
 static void
 go_unix(kvp_conn_t *conn, const kvp_hello_ask_t *ask, uint64_t deadline_ns)
 {
@@ -214,8 +214,7 @@ kvp_conn_was_ended(const kvp_conn_t *conn)
 }
 
 /* ---- sending frames */
-/* flush_out sends the queued bytes. It returns OK also after a partial send: has_out is then set, and the leader
- * sends the rest. */
+/* flush_out sends the queued bytes. OK also after a partial send; has_out is then set and the leader sends the rest. */
 static kvp_err_t
 flush_out(kvp_conn_t *conn)
 {
@@ -239,7 +238,7 @@ send_frames(kvp_conn_t *conn, const void *frames, size_t len)
     }
     kvp_buf_append(out, frames, len);
     err = out->err;
-    out->err = KVP_OK; /* after an error no byte was appended, so the earlier frames are complete */
+    out->err = KVP_OK; /* a failed append adds no byte, so the frames queued earlier are whole and can still be sent */
     if (err == KVP_OK) err = flush_out(conn);
     pthread_mutex_unlock(&conn->out_lock);
     if (conn->has_out) kvp_wake(conn->kick);
@@ -328,8 +327,8 @@ sleep_on_socket(kvp_conn_t *conn, uint64_t deadline_ns)
     }
 }
 
-/* read_some is the leader's turn to read the socket. OK: bytes were received; EAGAIN: none (a kick, or the deadline);
- * or the error that ends the connection. */
+/* read_some is the leader's turn to read the socket. OK: bytes were received. EAGAIN: no bytes before a kick or the
+ * deadline. Any other error ends the connection. */
 static kvp_err_t
 read_some(kvp_conn_t *conn, uint64_t deadline_ns, uint64_t spin_ns)
 {
@@ -373,8 +372,8 @@ ticket_of(const kvp_frame_t *answer)
     return ticket;
 }
 
-/* Handles an answer whose call is over, for example after its deadline. The answer may grant a hold or reservation;
- * release it, because no caller will. */
+/* Handles an answer whose call is over, for example after its deadline. If the answer grants a hold or reservation, its
+ * ticket is released, because no caller gets it. */
 static void
 release_late(kvp_conn_t *conn, const kvp_frame_t *answer)
 {
@@ -392,8 +391,8 @@ has_releases(const kvp_conn_t *conn)
     return conn->releases.len > 0 || conn->releases.err != KVP_OK;
 }
 
-/* Sends the queued releases. If they cannot be sent, the connection is broken, and the end of the session releases
- * the tickets. */
+/* Sends the queued RELEASE frames. If they cannot be sent, breaks the connection: the end of the session releases the
+ * tickets as well. */
 static void
 send_releases(kvp_conn_t *conn)
 {
@@ -422,7 +421,7 @@ deliver_answers(kvp_conn_t *conn)
         kvp_buf_reset(call->reply);
         kvp_buf_append(call->reply, frame.head - KVP_FRAME_HDR_BYTES, KVP_FRAME_HDR_BYTES + frame.hdr.length);
         call->err = call->reply->err;
-        /* without memory for the answer no caller gets the ticket, so release it */
+        /* there was no memory for the answer, so no caller gets its ticket: release the ticket */
         if (call->err != KVP_OK) release_late(conn, &frame);
         call->is_done = true;
         pthread_cond_signal(&call->wake);
@@ -439,7 +438,7 @@ note_arrival(kvp_conn_t *conn)
     conn->is_silent = false;
 }
 
-/* Does one turn as leader. The caller holds conn->lock; the function releases it during the turn. */
+/* Does one turn as leader. The caller holds conn->lock; the function releases it while it waits for answers. */
 static void
 lead_turn(kvp_conn_t *conn, uint64_t deadline_ns)
 {
@@ -461,9 +460,9 @@ lead_turn(kvp_conn_t *conn, uint64_t deadline_ns)
     if (err != KVP_OK && err != KVP_EAGAIN) break_locked(conn);
 }
 
-/* Returns true if a call with silence_ns should give up, else sets *until_ns to the time of the next check. At least
- * half of the silence follows a ping, so that a caller that was not scheduled meanwhile does not give up wrongly. The
- * caller holds conn->lock; the function releases it to send a ping. */
+/* Returns true if a call with silence_ns should give up, else lowers *until_ns to the time of the next check. A call
+ * gives up only if silence_ns / 2 has passed since a ping, so that a caller that was not scheduled does not give up
+ * wrongly. The caller holds conn->lock; the function releases it to send a ping. */
 static bool
 is_in_vain(kvp_conn_t *conn, const call_t *call, uint64_t now_ns, uint64_t *until_ns)
 {
@@ -475,7 +474,7 @@ is_in_vain(kvp_conn_t *conn, const call_t *call, uint64_t now_ns, uint64_t *unti
         pthread_mutex_unlock(&conn->lock);
         send_ping(conn);
         pthread_mutex_lock(&conn->lock);
-        *until_ns = now_ns; /* bytes that have arrived meanwhile are read first */
+        *until_ns = now_ns; /* zero wait: read the bytes that arrived meanwhile before the next check */
         return false;
     }
     end_ns = since_ns + (conn->pinged_ns == 0 ? half_ns : call->silence_ns);
@@ -527,7 +526,7 @@ await_answer(kvp_conn_t *conn, call_t *call, uint64_t deadline_ns)
 static void
 note_answer(kvp_conn_t *conn, uint64_t took_ns)
 {
-    if (conn->waiters_n > 1) return; /* the measured time includes waiting for other calls */
+    if (conn->waiters_n > 1) return; /* with other calls waiting, the time includes the wait for their answers */
     took_ns = kvp_min_u64(took_ns, ANSWER_CAP_NS);
     conn->answer_ns = (conn->answer_ns * 7 + took_ns) / 8;
 }
@@ -571,7 +570,7 @@ kvp_conn_call_soon(kvp_conn_t *conn, kvp_buf_t *frame, uint64_t deadline_ns, uin
     kvp_err_t err;
     size_t used;
 
-    enlist_call(conn, &call); /* first enter the call in the list, because the answer must find it */
+    enlist_call(conn, &call); /* first enter the call in the list, where the leader looks for it once the answer came */
     err = post_frame(conn, frame, call.id);
     pthread_mutex_lock(&conn->lock);
     if (err == KVP_DISCONNECTED) break_locked(conn);
@@ -618,7 +617,7 @@ kvp_conn_queue(kvp_conn_t *conn, const kvp_buf_t *frame)
     if (frame->err != KVP_OK) return;
     pthread_mutex_lock(&conn->out_lock);
     if (kvp_framed_out_bytes(&conn->framed) < OUT_MAX) kvp_buf_append(out, frame->data, frame->len);
-    out->err = KVP_OK; /* after an error no byte was appended, so the earlier frames are complete */
+    out->err = KVP_OK; /* a failed append adds no byte, so the frames queued earlier are whole and can still be sent */
     pthread_mutex_unlock(&conn->out_lock);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A connection to a master. Each connection is one session and one incarnation. Any number of threads send questions,
- * which are pipelined; the connection has no thread of its own. A broken connection stays broken;
- * client/control/session.c opens a new one. */
+ * A connection to a master. Each connection is one session, for which the master gives the client an incarnation (the
+ * number of the session). Any number of threads send questions, which are pipelined; the connection has no thread of
+ * its own. A broken connection stays broken; client/control/session.c opens a new one. */
 #ifndef KVP_NET_CONN_H
 #define KVP_NET_CONN_H
 
@@ -22,10 +22,10 @@ typedef void (*kvp_conn_watch_fn)(void *arg, kvp_conn_t *conn);
 #define KVP_CONN_WATCH_NS (250 * KVP_NS_PER_MS)
 void kvp_conn_watch(kvp_conn_t *conn, kvp_conn_watch_fn fn, void *arg);
 
-/* kvp_conn_destroy closes and frees the connection; no thread is in a call. */
+/* kvp_conn_destroy closes and frees the connection. No thread may be in a call on it. */
 void kvp_conn_destroy(kvp_conn_t *conn);
 
-/* kvp_conn_hello returns the master's answer to Hello; borrowed as long as the connection. */
+/* kvp_conn_hello returns the master's answer to Hello, borrowed until kvp_conn_destroy. */
 const kvp_hello_reply_t *kvp_conn_hello(const kvp_conn_t *conn);
 bool kvp_conn_is_unix(const kvp_conn_t *conn);
 bool kvp_conn_is_broken(const kvp_conn_t *conn);
@@ -47,19 +47,19 @@ kvp_err_t kvp_conn_call_soon(kvp_conn_t *conn, kvp_buf_t *frame, uint64_t deadli
 bool kvp_conn_is_silent(kvp_conn_t *conn);
 
 /* kvp_conn_send sends the frame without waiting; an answer is dropped. Frames of one thread arrive in order. A failed
- * send breaks the connection. The end of the session then ends holds and attempts, as the frame would have done. */
+ * send breaks the connection, and the end of the session then ends the client's holds and puts. */
 kvp_err_t kvp_conn_send(kvp_conn_t *conn, kvp_buf_t *frame);
 
-/* kvp_conn_queue puts a one-way frame before the next frame. A frame over the queue's limit is dropped. */
+/* kvp_conn_queue queues a one-way frame, to be sent with the next frame; if the queue is full, drops it. */
 void kvp_conn_queue(kvp_conn_t *conn, const kvp_buf_t *frame);
 
 /* kvp_conn_break makes every waiting call, and all later calls, fail with DISCONNECTED. */
 void kvp_conn_break(kvp_conn_t *conn);
 
-/* kvp_conn_interrupt makes waiting calls, and all later calls, return CLOSED until it is called with is_on false. */
+/* kvp_conn_interrupt with is_on true makes waiting and later calls return CLOSED, until a call with is_on false. */
 void kvp_conn_interrupt(kvp_conn_t *conn, bool is_on);
 
-/* kvp_conn_bye ends the session at the master. No call is running any more. */
+/* kvp_conn_bye ends the session at the master. No call of another thread may be running. */
 void kvp_conn_bye(kvp_conn_t *conn, uint64_t deadline_ns);
 
 #endif

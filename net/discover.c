@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - The answer is not parsed as JSON: the code reads only the text after "value", which is base64 and so contains no
- *   quote.
+ * - etcd's answer is not parsed as JSON: the code reads only the text after each "value", which is base64 without
+ *   quotes.
  * - libcurl stays loaded, because its resolver may have threads. */
 #include "net/discover.h"
 
@@ -54,9 +54,9 @@ struct kvp_discover {
     char body[sizeof "{\"key\":\"\",\"range_end\":\"\"}" + 4 * (CLUSTER_MAX + 32)];
     CURLM *multi;
     CURL *easy; /* the running request; NULL = none */
-    size_t member; /* index of the member of the running request, or of the next one */
-    size_t failed_n; /* members that failed in a row, in this round */
-    size_t unknown_n; /* questions in a row that failed because a name does not resolve */
+    size_t member; /* index of the member of etcd that is asked, or that is asked next */
+    size_t failed_n; /* number of members that failed in a row in this round of questions */
+    size_t unknown_n; /* number of questions so far that failed because a member's name does not resolve */
     bool was_known; /* the name of some member has resolved */
     uint64_t next_ns; /* time before which no new round begins */
     kvp_buf_t answer;
@@ -130,7 +130,7 @@ write_question(kvp_discover_t *d, const char *cluster)
     if (strlen(cluster) > CLUSTER_MAX || strpbrk(cluster, "/ ") != NULL) return KVP_INVALID;
     snprintf(key, sizeof key, "/kvpool/%s/masters/", cluster);
     encode_base64(key, first);
-    key[strlen(key) - 1]++; /* the end of the range of all keys with this prefix */
+    key[strlen(key) - 1]++; /* the last byte of the prefix plus 1 gives the end of the range of keys with this prefix */
     encode_base64(key, last);
     snprintf(d->body, sizeof d->body, "{\"key\":\"%s\",\"range_end\":\"%s\"}", first, last);
     snprintf(d->why, sizeof d->why, "etcd was not asked for the masters of cluster %s yet", cluster);
@@ -138,7 +138,7 @@ write_question(kvp_discover_t *d, const char *cluster)
 }
 
 /* ---- the answer of etcd */
-/* Decodes base64 until the first other character; cuts longer values. Returns the end of the decoded text. */
+/* Decodes base64 up to the first other character, whose address it returns; cuts text over VALUE_MAX. */
 static const char *
 decode_base64(const char *at, const char *end, char out[VALUE_MAX + 1])
 {
@@ -217,7 +217,7 @@ ask_member(kvp_discover_t *d)
     libs.curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, MEMBER_MS);
     libs.curl_easy_setopt(easy, CURLOPT_FORBID_REUSE, 1L);
     libs.curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-    libs.curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L); /* do not wait for a resolver that hangs */
+    libs.curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L); /* do not wait for a resolver thread that hangs */
     libs.curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_bytes);
     libs.curl_easy_setopt(easy, CURLOPT_WRITEDATA, d);
     if (libs.curl_multi_add_handle(d->multi, easy) == CURLM_OK) {

@@ -15,13 +15,13 @@ typedef struct kvp_discover kvp_discover_t;
 kvp_err_t kvp_discover_create(const char *list, const char *cluster, kvp_discover_t **discover_out) KVP_MUST_USE;
 void kvp_discover_destroy(kvp_discover_t *d);
 
-/* kvp_discover_step sends a request if the last one began a second ago or more, to one member after the other, and
- * reads answers. Returns true if at_out has the masters that etcd lists now, at least 1 and at most max.
- * *again_ns_out is the time of the next call. kvp_discover_rest cancels the running request. */
+/* kvp_discover_step sends a question to one member of etcd, or to the next member after a failure, at most one round of
+ * members each second. Returns true if at_out has the masters that etcd lists now, at least 1 and at most max.
+ * *again_ns_out is the time of the next call. kvp_discover_rest cancels the running question. */
 bool kvp_discover_step(kvp_discover_t *d, kvp_hostport_t *at_out, size_t max, size_t *n_out, uint64_t *again_ns_out);
 void kvp_discover_rest(kvp_discover_t *d);
 
-/* kvp_discover_is_unknown returns true if no member's name resolves or has ever resolved. */
+/* kvp_discover_is_unknown returns true if no host name of a member resolves, or has ever resolved. */
 bool kvp_discover_is_unknown(const kvp_discover_t *d);
 
 /* kvp_discover_why returns the reason why no masters are known, or "" if masters are known. Valid until the next step.

@@ -76,7 +76,7 @@ kvp_epoll_next(kvp_epoll_t *e, uint32_t *events_out)
     ev = &e->events[(e->first + e->at++) % e->n];
     *events_out = ev->events;
     if (ev->data.ptr == e && read(e->wake_fd, &count, sizeof count) < 0)
-        *events_out = 0; /* the eventfd was read already; report the wake-up anyway */
+        *events_out = 0; /* an earlier read took the eventfd's count; the wake-up is reported all the same */
     return ev->data.ptr;
 }
 

@@ -70,7 +70,7 @@ kvp_framed_adopt(kvp_framed_t *c, int fd, bool is_unix)
     return KVP_OK;
 }
 
-/* Returns true if the socket is connected to itself: a connect to a free port of this host's ephemeral range can do
+/* Returns true if the socket is connected to itself. A connect to a free port in this host's ephemeral range can end
  * so, because the kernel may choose the same port as source. */
 static bool
 is_connected_to_itself(int fd)
@@ -160,7 +160,7 @@ kvp_framed_connect_begin(kvp_framed_t *c, const struct sockaddr *to, socklen_t l
 
     if (fd < 0) {
         note_errno(c, errno);
-        return KVP_SYS; /* the host has no such address family, or no descriptors are left */
+        return KVP_SYS; /* socket(2) failed: the host lacks the address family, or no descriptor is free */
     }
     kvp_forkguard_add(fd);
     if (connect(fd, to, len) < 0 && errno != EINTR && errno != EINPROGRESS) {
@@ -231,8 +231,8 @@ kvp_framed_out_fds(kvp_framed_t *c, size_t at, const int *fds, int n)
     return KVP_OK;
 }
 
-/* send_some makes one send call: up to the byte that carries descriptors, or from this byte on together with the
- * descriptors. */
+/* send_some makes one send call. Descriptors travel with the byte at fds_out_at: the call sends the bytes before it, or
+ * sends the descriptors with the bytes from it on. */
 static ssize_t
 send_some(kvp_framed_t *c)
 {
@@ -296,9 +296,9 @@ kvp_framed_out_bytes(const kvp_framed_t *c)
     return c->out.len - c->out_at;
 }
 
-/* take_control keeps the descriptors that arrived with a message. PROTO if the peer sent more than fds_in has room
- * for; SYS if this process may not have as many. The kernel reports both with the same flag, but it cuts a too long
- * list at the size of our buffer. On an error no descriptor of the message is kept. */
+/* take_control keeps the descriptors that arrived with a message. PROTO: the peer sent more than fds_in has room for.
+ * SYS: this process may not open as many; none of the message is kept. The kernel sets MSG_CTRUNC in both cases, but
+ * only in the first the list fills our control buffer. */
 static kvp_err_t
 take_control(kvp_framed_t *c, struct msghdr *msg)
 {
@@ -331,8 +331,8 @@ take_control(kvp_framed_t *c, struct msghdr *msg)
     return KVP_SYS;
 }
 
-/* recv_room drops consumed bytes and returns space to read into. If many bytes of a frame have arrived already, the
- * space is as large as these bytes. */
+/* recv_room drops consumed bytes and returns free space to receive into: as large as the unread bytes, at least
+ * RECV_MIN_BYTES, so that the buffer doubles while a long frame arrives. */
 static uint8_t *
 recv_room(kvp_framed_t *c)
 {

@@ -16,18 +16,18 @@
 typedef struct {
     int fd; /* the socket; -1 = none */
     bool is_unix;
-    /* once set, blocking calls on this connection return CLOSED; NULL = never set. Borrowed */
+    /* once *is_given_up is true, blocking calls on this connection return CLOSED; NULL = never. Borrowed */
     const _Atomic bool *is_given_up;
     const char *why; /* why the last attempt to connect failed, for people; static text, NULL = no attempt has failed */
-    bool is_unknown; /* the last attempt failed because the host's name does not resolve, and never did (net/names.h) */
-    _Atomic bool is_ended; /* the other side ended the connection; false after a timeout or after a call of this side */
+    bool is_unknown; /* the last attempt failed because the host's name has never resolved (net/names.h) */
+    _Atomic bool is_ended; /* the peer ended the connection; false after a time-out, or if this side ended it */
     kvp_buf_t in; /* received bytes that were not consumed yet */
     size_t in_at; /* start of the first unread byte in `in` */
     kvp_buf_t out; /* queued bytes that were not sent yet */
     size_t out_at;
     int fds_in[KVP_FRAMED_FDS]; /* received descriptors that were not taken yet, the oldest first; owned */
     int fds_in_n;
-    int fds_out[KVP_FRAMED_FDS]; /* duplicated descriptors, owned; they are sent with the byte at fds_out_at of `out` */
+    int fds_out[KVP_FRAMED_FDS]; /* descriptors to send with the byte at fds_out_at of `out`; owned duplicates */
     int fds_out_n;
     size_t fds_out_at;
 } kvp_framed_t;
@@ -42,24 +42,25 @@ kvp_err_t kvp_framed_adopt(kvp_framed_t *c, int fd, bool is_unix) KVP_MUST_USE;
 
 /* Functions that connect and block until deadline_ns (CLOCK_MONOTONIC) at most. A path that starts with '@' is an
  * abstract socket. Errors: UNREACHABLE, DEADLINE, CLOSED (*is_given_up was set), SYS. net/names.h connects by host
- * name. kvp_framed_connect_told connects to a path that a peer named, but only to a socket of this kind in our own
- * directory, owned by a trusted user (common/hostid.h); it sends nothing before this check. Further error: INVALID;
- * *why_out is static text. */
+ * name. kvp_framed_connect_told connects to the path `told` that a peer sent, but only if it names a socket of this
+ * kind in our own directory, whose process is of a trusted user (common/hostid.h); it sends nothing before this check.
+ * Further error: INVALID; *why_out is static text. */
 kvp_err_t kvp_framed_connect_told(kvp_framed_t *c, kvp_socket_t kind, const char *told, uint64_t deadline_ns,
                                   const char **why_out) KVP_MUST_USE;
 kvp_err_t kvp_framed_connect_unix(kvp_framed_t *c, const char *path, uint64_t deadline_ns) KVP_MUST_USE;
 kvp_err_t kvp_framed_connect_addr(kvp_framed_t *c, const struct sockaddr *to, socklen_t len, uint64_t deadline_ns)
     KVP_MUST_USE;
 
-/* Functions that connect in two steps without blocking. kvp_framed_connect_begin returns OK if the connection is
- * being opened, UNREACHABLE or SYS. Call kvp_framed_connect_end once the socket is writable: OK, UNREACHABLE (and c
- * is empty again), or EAGAIN if the connection is not open yet. */
+/* Functions that connect in two steps without blocking. kvp_framed_connect_begin: OK (the connection is being opened),
+ * UNREACHABLE or SYS. Call kvp_framed_connect_end once the socket is writable: OK, EAGAIN (not open yet), or
+ * UNREACHABLE, after which the socket is closed. */
 kvp_err_t kvp_framed_connect_begin(kvp_framed_t *c, const struct sockaddr *to, socklen_t len) KVP_MUST_USE;
 kvp_err_t kvp_framed_connect_end(kvp_framed_t *c) KVP_MUST_USE;
 
 /* kvp_framed_out_fds attaches duplicates of descriptors to the frame that was just begun at offset `at` of c->out.
- * BUSY if an earlier set is not sent yet, NOTSUP on TCP. Frames are appended to c->out with kvp_frame_begin and
- * kvp_frame_end (or the kvp_pb_ functions), then flushed. */
+ * BUSY: earlier descriptors are not sent yet. NOTSUP: TCP. INVALID: n is not 1 to KVP_FRAMED_FDS. SYS: no free
+ * descriptor. Frames are appended to c->out with kvp_frame_begin and kvp_frame_end (or the kvp_pb_ functions), then
+ * flushed. */
 kvp_err_t kvp_framed_out_fds(kvp_framed_t *c, size_t at, const int *fds, int n) KVP_MUST_USE;
 
 /* kvp_framed_flush sends as many queued bytes as the socket accepts. OK: everything is sent; EAGAIN: the socket is
@@ -77,8 +78,8 @@ size_t kvp_framed_out_bytes(const kvp_framed_t *c);
 kvp_err_t kvp_framed_recv(kvp_framed_t *c) KVP_MUST_USE;
 kvp_err_t kvp_framed_next(kvp_framed_t *c, kvp_frame_t *frame_out, bool *has_out) KVP_MUST_USE;
 
-/* kvp_framed_take_fds moves up to n received descriptors to the caller and returns their number. Descriptors arrive
- * with their frame or with a frame just before it (the kernel joins messages), never later. */
+/* kvp_framed_take_fds moves up to n received descriptors to the caller and returns their number. A frame's descriptors
+ * arrive with it or with the frame before it (the kernel joins messages), never later. */
 int kvp_framed_take_fds(kvp_framed_t *c, int *fds, int n);
 
 #endif

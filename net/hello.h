@@ -19,13 +19,13 @@ typedef struct {
     const char *host_id;
     const char *tenant; /* name of the tenant, in a Hello to a master; NULL = the default tenant */
     uint32_t role; /* a kvp_role_t; 0 = client */
-    /* to a master: that of the previous session, or 0; to a node: the incarnation from the master */
+    /* to a master: the incarnation of the previous session, or 0; to a node: the incarnation that the master gave */
     uint64_t incarnation;
     const uint8_t *pool_id; /* 16 bytes in a Hello to a node; NULL in a Hello to a master */
-    /* in a Hello of a node to a master: the node's pool; NULL or term 0 = it has no memory */
+    /* in a Hello of a node to a master: the pool of the node's memory; NULL or term 0 = the node has no memory */
     const kvp_known_pool_t *known;
-    bool is_state_only; /* in a Hello to a master that need not lead: only LIST, SEGMENTS and STATUS follow */
-    int pidfd; /* sent with the Hello on a Unix connection to a node; -1 = none */
+    bool is_state_only; /* in a Hello to a master that need not lead: the session only asks LIST, SEGMENTS and STATUS */
+    int pidfd; /* pidfd of this process, sent with the Hello on a Unix connection to a node; -1 = none */
 } kvp_hello_ask_t;
 
 typedef struct {
@@ -38,7 +38,7 @@ typedef struct {
     uint32_t heartbeat_ms;
     uint32_t session_ttl_ms;
     uint32_t lease_ttl_ms;
-    char detail[160]; /* why the Hello was refused, for people; set in any case */
+    char detail[160]; /* cause for people: why the Hello was refused or not answered; "" = none */
 } kvp_hello_reply_t;
 
 /* kvp_hello sends Hello and waits for the answer. Returns OK, the peer's refusal (VERSION, FENCED, INVALID and

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A master has up to two connections: one on which WATCH was sent, and a new one that is being opened and then
- *   replaces the first. The first connection may be dead without a sign, and stays in use until its replacement works.
+ * - A master has up to two connections: `conn`, on which WATCH was sent, and `fresh`, which is being opened to replace
+ *   `conn`. A `conn` may be dead without a sign, and stays in use until `fresh` works.
  * - All work happens in turns (poll_masters): begin the connections that are due, wait for any of the sockets, read the
- *   arrived answers. A find takes turns until a master leads; a tend is one turn without the wait.
- * - An answer to WATCH is sent once and becomes stale. If its term is not higher than the last known term, the find
- *   forgets the answer and asks the master again. */
+ *   arrived answers. kvp_masters_find takes turns until a master leads; kvp_masters_tend takes one turn without the
+ *   wait.
+ * - A master answers WATCH once, when it begins to lead, and the answer becomes stale. If its term is not above the
+ *   highest known term, a find asks the master again on a new connection. */
 #include "net/masters.h"
 
 #include "net/discover.h"
@@ -21,14 +22,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WATCH_ID 2u /* differs from the id of Hello, which follows on the same connection */
+#define WATCH_ID 2u /* differs from the request id of Hello, which is sent later on the same connection */
 #define BACKOFF_FIRST_MS 20u
 #define BACKOFF_DOUBLINGS 4u
-#define STOOD_NS (1 * KVP_NS_PER_S) /* a connection that lasted this long clears the count of failures */
+#define STOOD_NS (1 * KVP_NS_PER_S) /* the end of a connection of at least this age clears failed_n of its master */
 #define CONNECT_MAX_NS (1 * KVP_NS_PER_S)
-#define CONNECT_NEXT_NS (300 * KVP_NS_PER_MS) /* time limit of one attempt if the host has further addresses */
-#define RENEW_NS (300 * KVP_NS_PER_MS) /* after this time a find replaces connections that are older than itself */
-#define RENEW_AGE_NS (2 * KVP_NS_PER_S) /* only connections of at least this age are replaced */
+#define CONNECT_NEXT_NS (300 * KVP_NS_PER_MS) /* time limit of one attempt if the host has several addresses */
+#define RENEW_NS (300 * KVP_NS_PER_MS) /* after this time a find replaces connections that were opened before it */
+#define RENEW_AGE_NS (2 * KVP_NS_PER_S) /* such a connection is replaced only at this age */
 #define WHY_MAX 512u
 #define NAME_POLL_NS (10 * KVP_NS_PER_MS)
 #define ALIVE_IDLE_S 2
@@ -39,24 +40,24 @@ typedef struct {
     kvp_hostport_t at;
     kvp_framed_t conn; /* the connection on which WATCH was sent; fd -1 = none */
     uint64_t since_ns; /* time at which conn was opened */
-    uint32_t term; /* term in which the master leads, as it reported on conn; 0 = it has not reported */
+    uint32_t term; /* term in which the master leads, from its answer to WATCH on conn; 0 = no answer */
     kvp_framed_t fresh; /* the new connection that is being opened; fd -1 = none */
     uint64_t fresh_ns; /* time at which the attempt to open `fresh` began */
     size_t nth, addrs_n; /* index of the host's address to try next, and number of addresses */
     uint32_t failed_n; /* failed attempts in a row */
     const char *why; /* why the last attempt failed; static text; NULL = no failure */
-    bool is_unknown; /* the last attempt failed because the host's name does not resolve, and never did */
+    bool is_unknown; /* the last attempt failed because the host's name does not resolve and has never resolved */
     uint64_t next_ns; /* time before which no attempt begins */
 } master_t;
 
 struct kvp_masters {
     kvp_names_t *names;
-    kvp_discover_t *discover; /* masters as etcd lists them; NULL = the list names them; used by the finding thread */
-    pthread_mutex_t lock; /* guards the fields below; a find holds it all the time */
+    kvp_discover_t *discover; /* asks etcd for the masters; NULL = not used; used by the finding thread only */
+    pthread_mutex_t lock; /* guards the fields below; kvp_masters_find holds it until it returns */
     master_t all[KVP_MASTERS_MAX];
     size_t n; /* number of masters; changes only with discover */
     const master_t *found; /* the master that was found last; NULL = none */
-    uint32_t term; /* highest term of any find or session */
+    uint32_t term; /* highest term that a find or a session has seen */
     uint64_t find_ns; /* time at which the running find began; 0 = no find is running */
     char why[WHY_MAX]; /* why the last find failed; used by the finding thread only */
 };
@@ -70,7 +71,7 @@ back_off(master_t *x, uint64_t now_ns)
     x->next_ns = now_ns + (ms / 2 + kvp_random_u64() % ms) * KVP_NS_PER_MS;
 }
 
-/* Forgets the connection, which the caller has taken over or closed. Sets the time of the next attempt. */
+/* Forgets conn, which the caller has taken over or closed, and sets the time of the next attempt. */
 static void
 leave_conn(master_t *x, uint64_t now_ns)
 {
@@ -87,7 +88,7 @@ drop_conn(master_t *x, uint64_t now_ns)
     leave_conn(x, now_ns);
 }
 
-/* Ends a failed attempt. The next address is tried at once, except after all addresses have failed. */
+/* Ends a failed attempt to connect. After the host's last address follows a pause, else its next address. */
 static void
 fail_fresh(master_t *x, uint64_t now_ns)
 {
@@ -113,8 +114,8 @@ begin_conn(master_t *x, kvp_names_t *names, uint64_t now_ns)
         fail_fresh(x, now_ns);
 }
 
-/* Turns keep-alive on or off. Without keep-alive a silent connection would stay open after its host died. In a
- * session the heartbeat detects a dead host. */
+/* Turns TCP keep-alive on or off. It closes an idle connection whose host died without a sign. A session needs none,
+ * because its heartbeat detects a dead host. */
 static void
 keep_alive(int fd, bool is_on)
 {
@@ -190,7 +191,7 @@ read_answers(master_t *x, uint64_t now_ns)
 }
 
 /* ---- all masters. The callers of these functions hold m->lock. */
-/* Returns the time at which a new connection to the master must be begun; UINT64_MAX = never. */
+/* Returns the time at which a new connection to master x must be begun; UINT64_MAX = not now. */
 static uint64_t
 begin_at(const kvp_masters_t *m, const master_t *x)
 {
@@ -289,7 +290,7 @@ replace_masters(kvp_masters_t *m, const kvp_hostport_t *at, size_t n)
     m->found = NULL;
 }
 
-/* Asks etcd for the masters, if the question is due. Returns the time of the next question. */
+/* Asks etcd for the masters, if a question is due. Returns the next question's time; UINT64_MAX = no etcd. */
 static uint64_t
 look_up(kvp_masters_t *m)
 {
@@ -341,8 +342,7 @@ why_unknown(const char *text, char *dst, size_t cap)
     return dst;
 }
 
-/* Writes the reasons of a failed find to m->why. If a master's connection is open, the reason is that the master does
- * not claim to lead. */
+/* Writes to m->why why no leader was found. A master whose connection is open is listed as not claiming to lead. */
 static void
 write_why(kvp_masters_t *m, bool is_any_there)
 {
@@ -440,7 +440,7 @@ kvp_masters_tend(kvp_masters_t *m, uint32_t term)
         return false; /* the finding thread serves all connections */
     m->term = (uint32_t)kvp_max_u64(m->term, term);
     poll_masters(m, 0);
-    is_outdated = best_above(m, m->term) != NULL; /* a master that was found before, and refused, does not count */
+    is_outdated = best_above(m, m->term) != NULL; /* a master that was found before, and refused, has no higher term */
     pthread_mutex_unlock(&m->lock);
     return is_outdated;
 }

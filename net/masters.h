@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Finds the leader among the configured masters (PROTOCOL "Several masters"). The search has a connection to each
- * master; a master answers when it leads, so a dead, stopped or standby master causes no timeout. With a single master
- * no question is needed: the client connects, and the answer to Hello decides. Used by libkvpool's session and by the
- * node. Any thread may call; one find runs at a time. Instead of masters the list may name members of etcd, which know
- * the masters (net/discover.h): a find asks them at its beginning, and then each second until it finds a leader. */
+ * Finds the leader among the configured masters (PROTOCOL "Several masters"). A search keeps a connection to each
+ * master, and a master answers once it leads. So a dead, stopped or standby master causes no time-out. A single master
+ * is not asked: the client connects, and the answer to Hello decides. Used by libkvpool's session and by the node. Any
+ * thread may call; one find runs at a time. Instead of masters the list may name members of etcd, which list the
+ * masters (net/discover.h): a search asks them at its beginning, and then each second until it finds a leader. */
 #ifndef KVP_NET_MASTERS_H
 #define KVP_NET_MASTERS_H
 
@@ -26,9 +26,9 @@ void kvp_masters_destroy(kvp_masters_t *m);
  * leader. */
 bool kvp_masters_are_several(const kvp_masters_t *m);
 
-/* kvp_masters_why returns the reason, for people, why the last find failed: one for each master, and etcd's reason if
- * etcd listed none. Borrowed until the next find; call it from the finding thread. kvp_masters_term returns the
- * highest term that any find saw. */
+/* kvp_masters_why returns the reason, for people, why the last find failed: for each master, or etcd's reason if etcd
+ * listed no master. Borrowed until the next find; call it from the finding thread. kvp_masters_term returns the highest
+ * term that a find or a session has seen. */
 const char *kvp_masters_why(const kvp_masters_t *m);
 uint32_t kvp_masters_term(kvp_masters_t *m);
 
@@ -39,14 +39,13 @@ uint32_t kvp_masters_term(kvp_masters_t *m);
 kvp_err_t kvp_masters_find(kvp_masters_t *m, const _Atomic bool *is_given_up, uint64_t deadline_ns,
                            kvp_framed_t *conn_out, const kvp_hostport_t **at_out) KVP_MUST_USE;
 
-/* kvp_masters_is_spaced returns true, with several masters, if an attempt that ended with err should be repeated at
- * once, because it found no leader or a former leader. The find itself makes pauses between connections to each
- * master. */
+/* kvp_masters_is_spaced returns true if an attempt that ended with err should be repeated at once: it found no leader
+ * or a former leader. Only with several masters, because their find makes its own pauses between connections. */
 bool kvp_masters_is_spaced(const kvp_masters_t *m, kvp_err_t err);
 
-/* kvp_masters_tend keeps connections to all masters except the one that was found last, without blocking. Returns
- * true if another master leads with a higher term than the session's (`term`) and than any that was found; then the
- * session cannot be used any more. Call it a few times a second. */
+/* kvp_masters_tend keeps connections to all masters except the one that was found last, without blocking. Returns true
+ * if a master leads with a higher term than `term` (the session's) and than every term seen: the session is then
+ * outdated. Call it a few times a second. */
 bool kvp_masters_tend(kvp_masters_t *m, uint32_t term);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - There are a few entries. Each entry has a name, which one thread is resolving or which was resolved a moment ago.
- *   All callers that need a name wait for its entry. If all entries are being resolved, callers of another name wait
- *   for the first free entry. So there are never more threads than entries.
+ * - The cache has ENTRIES entries. An entry has a host name, which one thread is resolving or has resolved. All callers
+ *   that need the name wait for this thread. If the names of all entries are being resolved, callers with another name
+ *   wait for the first free entry. So there are never more threads than entries.
  * - A thread that is stuck in the resolver cannot be ended. Each thread has a reference to kvp_names, and the last
  *   reference frees everything. */
 #include "net/names.h"
@@ -33,7 +33,7 @@ typedef struct {
 
 typedef struct {
     kvp_names_t *names;
-    char host[KVP_HOST_MAX]; /* the name; "" = unused entry; does not change while is_asked */
+    char host[KVP_HOST_MAX]; /* the host name; "" = unused entry; does not change while is_asked */
     bool is_asked; /* a thread is resolving the name */
     uint64_t until_ns; /* time until which the answer is used */
     addrs_t addrs;
@@ -42,7 +42,7 @@ typedef struct {
 struct kvp_names {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* signals a change of is_asked in some entry */
-    uint32_t refs; /* references of the owner and of the threads; lock guards this field and the entries */
+    uint32_t refs; /* one reference of the owner and of each thread; lock guards this field and the entries */
     entry_t entries[ENTRIES];
 };
 
@@ -64,7 +64,7 @@ ask_system(const char *host, int flags, addrs_t *addrs)
     freeaddrinfo(list);
 }
 
-/* Releases a reference and names->lock, which the caller holds. The last release frees names. */
+/* Drops one reference and unlocks names->lock, which the caller holds. The last reference frees names. */
 static void
 unref_locked(kvp_names_t *names)
 {
@@ -104,7 +104,7 @@ find_locked(kvp_names_t *names, const char *host)
     return NULL;
 }
 
-/* Returns an unused entry or the one that was answered longest ago; NULL = all entries are being resolved. */
+/* Returns an unused entry, else the entry whose answer expires first; NULL = all names are being resolved. */
 static entry_t *
 oldest_locked(kvp_names_t *names)
 {
@@ -131,8 +131,8 @@ ask_locked(kvp_names_t *names, entry_t *e, const char *host)
     return KVP_OK;
 }
 
-/* Looks up a name in the cache. OK; UNREACHABLE: the name does not exist; EAGAIN: a thread is resolving the name, or
- * will do so once an entry is free; SYS. */
+/* Looks up a host name in the cache, and starts a thread that resolves it if needed. OK; UNREACHABLE: the name does not
+ * exist; EAGAIN: wait for a thread or for a free entry, and call again; SYS: no thread could be started. */
 static kvp_err_t
 look_locked(kvp_names_t *names, const char *host, addrs_t *addrs)
 {
@@ -148,8 +148,8 @@ look_locked(kvp_names_t *names, const char *host, addrs_t *addrs)
     return err == KVP_OK ? KVP_EAGAIN : err;
 }
 
-/* Finds the addresses of a host. Blocks until deadline_ns; with deadline_ns 0 it returns EAGAIN instead of waiting. A
- * numeric address needs no look-up. Closing the handle does not wake waiting threads: they poll *c->is_given_up. */
+/* Finds the addresses of a host. Blocks until deadline_ns at most; deadline_ns 0: EAGAIN instead of waiting. A numeric
+ * address needs no look-up. Closing the handle does not wake waiting threads: they poll *c->is_given_up. */
 static kvp_err_t
 resolve_host(kvp_names_t *names, const char *host, uint64_t deadline_ns, kvp_framed_t *c, addrs_t *addrs)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Resolves names of hosts within a deadline. The system's resolver knows no deadline and may block as long as a name
- * server is silent, so it runs in threads of its own. A caller that waits returns in time, and the answer is kept for
- * the next caller. Used by libkvpool's session and by the node. Any thread may call. */
+ * Resolves names of hosts within a deadline. getaddrinfo(3) has no deadline and blocks while a name server is silent,
+ * so it runs in threads of its own. A caller waits until its deadline at most, and an answer that comes later is kept
+ * for the next caller. Used by libkvpool's session and by the node. Any thread may call. */
 #ifndef KVP_NET_NAMES_H
 #define KVP_NET_NAMES_H
 
@@ -10,7 +10,7 @@
 typedef struct kvp_names kvp_names_t;
 
 kvp_err_t kvp_names_create(kvp_names_t **names_out) KVP_MUST_USE;
-/* kvp_names_destroy does not wait: running look-ups end by themselves. No thread may be in a call. NULL is ignored. */
+/* kvp_names_destroy does not wait for running look-ups, which end by themselves. No call may run. NULL is ignored. */
 void kvp_names_destroy(kvp_names_t *names);
 
 /* kvp_names_connect opens a TCP connection: it tries each address of the host in turn, each with its share of the
@@ -21,9 +21,9 @@ kvp_err_t kvp_names_connect(kvp_names_t *names, const char *host, uint16_t port,
     KVP_MUST_USE;
 
 /* kvp_names_connect_begin begins a connection to one of the host's addresses without blocking
- * (kvp_framed_connect_begin). *n_out is the number of addresses, and the index of the address is nth modulo this
- * number. EAGAIN: the name is being resolved, try again in a moment. UNREACHABLE, NOMEM, SYS; c->why and
- * c->is_unknown as for kvp_names_connect. */
+ * (kvp_framed_connect_begin). *n_out is the number of the host's addresses; address number nth % *n_out is used.
+ * EAGAIN: the name is being resolved, try again in a moment. UNREACHABLE, NOMEM, SYS; c->why and c->is_unknown as for
+ * kvp_names_connect. */
 kvp_err_t kvp_names_connect_begin(kvp_names_t *names, const char *host, uint16_t port, size_t nth, kvp_framed_t *c,
                                   size_t *n_out) KVP_MUST_USE;
 

@@ -37,7 +37,7 @@ kvp_pidfd_check(int socket_fd, int pidfd, int *pid_out)
     socklen_t len = sizeof cred;
 
     if (getsockopt(socket_fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0) return KVP_SYS;
-    /* pid 0: the peer is in a process namespace that is not visible from here */
+    /* pid 0: the peer's process namespace is not visible to this process */
     if (cred.pid <= 0 || kvp_pidfd_pid(pidfd) != cred.pid) return KVP_INVALID;
     *pid_out = cred.pid;
     return KVP_OK;

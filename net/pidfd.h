@@ -10,8 +10,8 @@
 int kvp_pidfd_pid(int pidfd);
 bool kvp_pidfd_is_over(int pidfd);
 
-/* kvp_pidfd_check verifies that pidfd belongs to the process at the other end of the Unix socket, and returns the
- * process id. Errors: INVALID, SYS. */
+/* kvp_pidfd_check verifies that pidfd belongs to the process at the other end of the Unix socket, and returns this
+ * process's id. INVALID: another process, or one in a namespace not visible here. SYS: see errno. */
 kvp_err_t kvp_pidfd_check(int socket_fd, int pidfd, int *pid_out) KVP_MUST_USE;
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Wakes a thread through an eventfd, and joins several answers to one wake-up (gather). */
+ * Wakes a thread through an eventfd, and lets one wake-up follow the last of several answers (gather). */
 #ifndef KVP_NET_WAKE_H
 #define KVP_NET_WAKE_H
 
@@ -14,13 +14,13 @@ kvp_wake(int wake_fd)
 {
     uint64_t one = 1;
 
-    /* write fails only if the counter is full, and then the eventfd is readable anyway */
+    /* write(2) fails only if the eventfd's counter is full; then the eventfd is readable anyway */
     if (write(wake_fd, &one, sizeof one) < 0) return;
 }
 
-/* A gather joins several answers for which the control thread waits without blocking: the thread gives each answering
- * thread a part, and the return of the last part wakes it. The owner keeps one part itself, so the gather cannot end
- * before all parts are given out. */
+/* A gather counts answers for which the control thread waits without blocking. The control thread gives each answering
+ * thread a part, and the return of the last part wakes it. It keeps one part itself while it gives out parts, so the
+ * gather cannot end before all are given out. */
 typedef struct {
     int wake_fd; /* eventfd of the control thread; borrowed */
     _Atomic uint32_t left;
@@ -39,7 +39,7 @@ kvp_gather_add(kvp_gather_t *g)
     atomic_fetch_add(&g->left, 1);
 }
 
-/* kvp_gather_done returns a part, from any thread. The gather may be freed by its owner before the call returns. */
+/* kvp_gather_done returns one part, from any thread. The owner may free the gather before this call returns. */
 static inline void
 kvp_gather_done(kvp_gather_t *g)
 {
@@ -48,7 +48,7 @@ kvp_gather_done(kvp_gather_t *g)
     if (atomic_fetch_sub(&g->left, 1) == 1) kvp_wake(wake_fd);
 }
 
-/* kvp_gather_end returns the owner's part. Returns true if the owner's part was the last part; then no wake-up
+/* kvp_gather_end returns the control thread's own part. True: all other parts were returned before, and no wake-up
  * follows. */
 static inline bool
 kvp_gather_end(kvp_gather_t *g)

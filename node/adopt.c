@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The start with a keeper: finds or starts the keeper, and adopts the memory of this node's previous process.
- * docs/adr/0030-keeper.md. */
+ * The start of a node that has a keeper (a process that holds the node's memory across restarts): finds or starts the
+ * keeper, and adopts the memory of this node's previous process. docs/adr/0030-keeper.md. */
 #include "node/priv.h"
 
 #include "net/pidfd.h"
@@ -10,7 +10,7 @@
 
 #define MEET_NS (2 * KVP_NS_PER_S) /* how long to wait for the keeper's answer */
 #define BUSY_NS (5 * KVP_NS_PER_S) /* how long to wait for the end of the previous process of this node */
-#define TAKE_MS 5000 /* how long to wait for the next part of the keeper's state */
+#define TAKE_MS 5000 /* how long to wait for the keeper's next FILES or WRITER message */
 
 static const char *
 find_misfit(const kvp_node_t *node, const kvp_node_mem_conf_t *conf, uint32_t files_n)
@@ -22,8 +22,8 @@ find_misfit(const kvp_node_t *node, const kvp_node_mem_conf_t *conf, uint32_t fi
     return NULL;
 }
 
-/* map_files maps the files that the keeper held, and takes all descriptors. Returns NULL, or the reason why it
- * failed. */
+/* map_files maps the book (fds[0]) and the memory files that the keeper held, and takes ownership of all n file
+ * descriptors. Returns NULL, or the reason why it failed. */
 static const char *
 map_files(kvp_node_t *node, const int *fds, uint32_t n, kvp_node_mem_t **mem_out)
 {
@@ -43,8 +43,8 @@ map_files(kvp_node_t *node, const int *fds, uint32_t n, kvp_node_mem_t **mem_out
     return why;
 }
 
-/* Restores a writer from the keeper's table; takes its pidfd. Returns false without memory. A process that has exited
- * is not restored: its end proves that it stores nothing more. */
+/* restore_writer records a process of the keeper's table that may store into the memory, and takes its pidfd. Returns
+ * false if memory runs out. A process that has exited is not recorded: it stores nothing more. */
 static bool
 restore_writer(kvp_node_t *node, const kvp_keeper_writer_t *w)
 {
@@ -61,8 +61,8 @@ restore_writer(kvp_node_t *node, const kvp_keeper_writer_t *w)
     return kvp_node_core_restore_writer(node->core, &proc->core, w->incarnation) == KVP_OK;
 }
 
-/* Restores the core's state and the writers. Returns NULL, or the reason why it failed; the caller then drops the
- * memory. */
+/* restore_state restores the core's state from the book, and the writers from the keeper's table. Returns NULL, or the
+ * reason why it failed; the caller then drops the memory. */
 static const char *
 restore_state(kvp_node_t *node, const kvp_keeper_table_t *held)
 {
@@ -158,7 +158,7 @@ adopt_from(kvp_node_t *node, const kvp_keeper_msg_t *welcome)
     k->held_bytes = kvp_keeper_table_bytes(&held);
     err = has_all && held.files_n > 0 ? adopt_files(node, &held, &why) : KVP_OK;
     kvp_keeper_table_clear(&held, false);
-    /* the check comes before the keeper's memory is freed */
+    /* check before the keeper's memory is freed that new memory will fit */
     if (err == KVP_OK && why != NULL) err = kvp_node_check_fit(node, k->held_bytes);
     if (err != KVP_OK) {
         kvp_node_keep_leave(node);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Requests of a client on its control connection: Hello, opening memory, and the statement that the client has
- * drained. */
+ * Requests of a client on its control connection: Hello, OpenChunk, and Drained (the client states that its process
+ * stores nothing more under an incarnation). */
 #include "node/priv.h"
 
 #include "net/pidfd.h"
@@ -190,8 +190,8 @@ export_chunk(kvp_node_t *node, kvp_node_conn_t *conn, const Kvp__Pb__OpenChunk *
     *why_out = err == KVP_EAGAIN ? "the memory is not registered yet"
                                  : "the memory cannot be registered, as the node's log says";
     if (err != KVP_OK) return err;
-    /* From here on the process may store into the chunk without our control, until it dies or reports that it has
-     * drained. */
+    /* After an export for writing over shared memory, the process may store into the chunk without our control, until
+     * it dies or reports that it has drained. */
     if (access == KVP_ACCESS_WRITE && (node->tps.tps[tp]->ops->caps & KVP_TP_SAME_HOST) != 0)
         err = open_write(node, conn);
     if (err == KVP_OK)
@@ -199,8 +199,8 @@ export_chunk(kvp_node_t *node, kvp_node_conn_t *conn, const Kvp__Pb__OpenChunk *
             node->tps.tps[tp]->ops->mr_export((*chunk_out)->payload_mrs[tp], access, conn->att.incarnation, &tokens[0]);
     if (err == KVP_OK)
         err = node->tps.tps[tp]->ops->mr_export((*chunk_out)->meta_mrs[tp], access, conn->att.incarnation, &tokens[1]);
-    /* Write keys are separate registrations: a lack of memory for them is not the client's fault, so the client gets
-     * NOTSUP. */
+    /* EAGAIN for a write: the client's key for writing, a registration of its own, must first be made. NOMEM for this
+     * registration is not the client's fault, so the client gets NOTSUP. */
     if (err == KVP_EAGAIN && access == KVP_ACCESS_WRITE)
         err = kvp_node_pin_grant(&node->tps.pin, (uint32_t)tp, ask->chunk, conn->att.incarnation);
     if (err == KVP_NOMEM && (node->tps.tps[tp]->ops->caps & KVP_TP_SLOW_REG) != 0) return KVP_NOTSUP;
@@ -208,7 +208,7 @@ export_chunk(kvp_node_t *node, kvp_node_conn_t *conn, const Kvp__Pb__OpenChunk *
     return err;
 }
 
-/* Queues the descriptors of the tokens with the reply, and closes them in every case. */
+/* send_fds attaches both tokens' file descriptors to the queued reply if is_sent, and closes them in every case. */
 static kvp_err_t
 send_fds(kvp_node_conn_t *conn, size_t at, const kvp_token_t tokens[2], bool is_sent)
 {

@@ -84,7 +84,7 @@ dial_any(kvp_node_dial_t *d, const kvp_hello_ask_t *ask, kvp_node_dialed_t *dial
     kvp_framed_init(&dialed->conn);
     err = kvp_masters_find(d->masters, &d->is_stopping, kvp_now_ns() + ATTEMPT_NS, &dialed->conn, &at);
     if (err != KVP_OK) snprintf(dialed->hello.detail, sizeof dialed->hello.detail, "%s", kvp_masters_why(d->masters));
-    /* the name of the master may not be known yet: the node keeps trying */
+    /* no host name of a master resolves yet: reported as UNREACHABLE, and the node keeps trying */
     if (err == KVP_NOT_FOUND) err = KVP_UNREACHABLE;
     if (err == KVP_OK) {
         note_local_host(dialed);
@@ -123,8 +123,8 @@ pause_for(kvp_node_dial_t *d, uint64_t backoff_ns)
         kvp_cond_wait_until(&d->changed, &d->lock, until);
 }
 
-/* Checks the other masters until a connection is wanted. Called with the lock held, which is released during the
- * sleep. */
+/* tend_for_a_while checks once whether another master leads, then waits for a change, at most TEND_NS if there are
+ * several masters. Called with the lock held, which is released during the wait. */
 static void
 tend_for_a_while(kvp_node_dial_t *d, uint32_t term)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What other threads read and want of the node: its figures, waiting for a mount, and the stop. */
+ * The node's functions for other threads: its figures, waiting for a mount, and the request to stop. */
 #include "node/priv.h"
 
 #include "common/waits.h"

@@ -21,7 +21,7 @@
 #define ASKED_MAX 64u
 #define OTHERS_TEXT_MAX 1024u
 
-/* Asks the keeper at the socket for its state. Returns false if it does not answer. */
+/* Asks the keeper at the socket for its state. Returns false if the keeper does not answer. */
 static bool
 ask_keeper(const char *dir, const char *name, kvp_keeper_msg_t *state_out)
 {

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The node's side of its keeper, to which it hands its memory.
- * docs/adr/0030-keeper.md.
+ * The node's side of its keeper, the process that holds the node's memory across restarts. docs/adr/0030-keeper.md.
  *
  * Design notes.
  * - The book says "whole" only while the keeper has all files and the pidfd of each process that may store: the pidfd
- *   of a writer is in the keeper's queue before the writer gets a mapping. If sending fails, the book says "not
- *   whole" first, and no process adopts the memory.
+ *   of a writer is in the keeper's queue before the writer gets a mapping. If sending fails, the book says "not whole"
+ *   first, and no process adopts the memory.
  * - A stopped keeper reads no packets: the node treats it as dead when its queue is full, or when it does not answer
  *   Hello. */
 #include "node/priv.h"
@@ -217,7 +216,7 @@ on_keeper(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
         on_welcome(node, &msg);
         return;
     }
-    /* a WELCOME carries the reason why the keeper does not hold the memory */
+    /* a second WELCOME carries the reason why the keeper does not hold the memory */
     if (err == KVP_OK && msg.kind == KVP_KEEPER_WELCOME) err = msg.err;
     kvp_node_keep_lose(node,
                        err == KVP_OK || err == KVP_DISCONNECTED ? "its connection is over" : kvp_node_keep_why(err));

@@ -2,8 +2,8 @@
  * The lifecycle of a node: settings, threads, and the end.
  *
  * Threads: control (all protocol state), dial (finds a master), populate (touches memory in advance), pin (registers
- * memory if that is slow), and the transports' lanes. The caller's threads only start and stop the node and read
- * figures. */
+ * memory if that is slow), and the transports' lanes (threads that serve data). The caller's threads only start and
+ * stop the node and read figures. */
 #include "node/priv.h"
 
 #include "common/waits.h"
@@ -82,7 +82,7 @@ check_limits(const kvp_node_t *node)
     uint64_t chunks = (node->conf.size_bytes - 1) / node->conf.chunk_bytes + 1, takes = chunks * KVP_CHUNK_FILES;
     kvp_limit_t files = kvp_limit_files(), maps = kvp_limit_maps();
 
-    /* files.has includes the descriptors of the embedding process */
+    /* files.has includes the file descriptors of the embedding program */
     if (files.max < files.has + takes + FILES_CLIENTS) {
         kvp_limit_raise_files();
         files = kvp_limit_files();

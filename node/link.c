@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The connection to the master, on the control thread: mounting, heartbeats, and the master's orders. The dial finds
+ * The connection to the master, on the control thread: mounting, heartbeats, and the master's orders. node/dial.c finds
  * the master. */
 #include "node/priv.h"
 
@@ -161,7 +161,7 @@ ms_between(uint32_t ms, uint32_t lo, uint32_t hi)
     return kvp_min_u64(kvp_max_u64(ms, lo), hi) * KVP_NS_PER_MS;
 }
 
-/* adopt_conn starts to use a connection that has completed its Hello. EAGAIN: the memory must be swept first. */
+/* adopt_conn starts to use a connection with a completed Hello. EAGAIN: the memory must be swept first (new term). */
 static kvp_err_t
 adopt_conn(kvp_node_t *node, const kvp_node_dialed_t *dialed)
 {
@@ -179,7 +179,7 @@ adopt_conn(kvp_node_t *node, const kvp_node_dialed_t *dialed)
     l->heard_ns = now;
     l->heartbeat_at_ns = now + l->heartbeat_ns;
     snprintf(l->local_host, sizeof l->local_host, "%s", dialed->local_host);
-    /* Terms are valid within one pool. A master of another pool starts anew, whatever its term. A master of this pool
+    /* Terms are valid within one pool. For a master of another pool the node forgets its terms. A master of this pool
      * with a lower term learns our term from Mount, and chooses a higher term. */
     if (is_of_this_pool(node, &dialed->hello)) {
         err = kvp_node_core_see_term(node->core, dialed->hello.term);
@@ -243,7 +243,7 @@ lose_name(kvp_node_t *node)
     lose_link(node, why);
 }
 
-/* Called once the node is mounted and nothing is left to report. */
+/* link_up is called once the master has mounted the node and has the whole report, if it asked for one. */
 static void
 link_up(kvp_node_t *node)
 {
@@ -324,8 +324,8 @@ refuse_order(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t err)
     answer_order(node, frame, err, kvp_err_text(err), NULL, 0);
 }
 
-/* Handles RETIRE and CHECK. The quiesce begins, and is usually over, before the answer, so that the answer can report
- * the extents as free. */
+/* Handles RETIRE and CHECK. For RETIRE the quiesce begins, and is usually over, before the answer, so that the answer
+ * can report the extents as free. */
 static bool
 on_extents(kvp_node_t *node, const kvp_frame_t *frame)
 {

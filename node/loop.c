@@ -4,7 +4,7 @@
 
 #include "transport/all/registry.h"
 
-#define TEND_NS KVP_NS_PER_S /* the longest time between two looks at the devices of the process */
+#define TEND_NS KVP_NS_PER_S /* the longest time between two calls of kvp_transports_tend */
 
 static int
 timeout_ms(const kvp_node_t *node, uint64_t stop_by_ns)
@@ -16,7 +16,7 @@ timeout_ms(const kvp_node_t *node, uint64_t stop_by_ns)
     return due <= now ? 0 : (int)((due - now) / KVP_NS_PER_MS + 1);
 }
 
-/* Handles ready events until the turn is over. Events that are left are reported again in the next turn. */
+/* Handles ready events for KVP_NODE_TURN_NS at most. Events that are left are reported again in the next turn. */
 static void
 handle_events(kvp_node_t *node)
 {

@@ -23,7 +23,7 @@ struct Kvp__Pb__MountReply;
 
 #define KVP_NODE_TURN_NS (20 * KVP_NS_PER_MS)
 
-/* A descriptor in the control thread's epoll set, as a part of a larger object. fn may end this object: see
+/* A file descriptor in the control thread's epoll set, as a part of a larger object. fn may end this object: see
  * kvp_node_free_later. */
 typedef struct kvp_node_ev {
     int fd; /* the watched descriptor; -1 = none */
@@ -106,7 +106,7 @@ typedef enum {
 typedef struct {
     struct kvp_tier *tier; /* NULL = the node has no SSD tier */
     kvp_tiering_state_t state;
-    bool is_used; /* the tier is in use for this pool, under this uuid */
+    bool is_used; /* kvp_tier_use was called for pool_id, and returned uuid */
     _Atomic bool is_over; /* the tier must not be mounted again; set by other threads */
     uint8_t pool_id[16], uuid[16];
     uint32_t segment_id;
@@ -120,8 +120,8 @@ typedef struct {
     kvp_wire_tiered_t *told; /* owned: the told_n records of the page that is not answered */
     uint32_t told_n;
     bool is_told_last; /* the report's last page was sent */
-    bool is_whole; /* the report has all data of each object, for a master without a log */
-    kvp_list_t orders; /* orders of the master, in the order in which they are answered */
+    bool is_whole; /* the report has all metadata of each object, for a master without a log */
+    kvp_list_t orders; /* orders that are not answered yet, in the order of arrival */
 } kvp_node_tiering_t;
 
 /* The state of the connection with the keeper, used by keep.c. */
@@ -152,8 +152,8 @@ typedef struct {
     uint64_t number;
 } kvp_node_round_t;
 
-/* Each part belongs to the file named beside it; other files change it by this file's functions. Only the dial, the
- * populate thread and `shared` are used by other threads than the control thread, after the start. */
+/* Each part belongs to the file named beside it; other files change it by this file's functions. After the start, other
+ * threads than the control thread use only dial, populate, tps (lanes, pin), shared and tiering.is_over. */
 struct kvp_node {
     struct { /* lifecycle.c; constant after the start */
         char name[KVP_NAME_MAX + 1];
@@ -234,10 +234,10 @@ void kvp_node_revoke(kvp_node_t *node);
 void kvp_node_rounds_over(kvp_node_t *node);
 
 /* Functions of memory.c. kvp_node_make_memory drops the old memory, then creates and serves new memory for the pool in
- * the Hello reply: SYS, NOMEM, logged. kvp_node_use_memory serves existing memory and takes ownership, with a newly
- * created core; the same errors. kvp_node_drop_memory ends all outside access to the memory, then gives the memory to
- * the populate thread to be freed. kvp_node_fence_anew sends all fences so far to newly created transports. The caller
- * need not wait: new transports have no connections to end. */
+ * the Hello reply: SYS, NOMEM, logged. kvp_node_use_memory serves existing memory, takes ownership in every case, and
+ * tells the core of it; the same errors. kvp_node_drop_memory ends all outside access to the memory, then gives the
+ * memory to the populate thread to be freed. kvp_node_fence_anew sends all fences so far to newly created transports.
+ * The caller need not wait: new transports have no connections to end. */
 kvp_err_t kvp_node_make_memory(kvp_node_t *node, const kvp_hello_reply_t *hello) KVP_MUST_USE;
 kvp_err_t kvp_node_use_memory(kvp_node_t *node, kvp_node_mem_t *mem) KVP_MUST_USE;
 void kvp_node_drop_memory(kvp_node_t *node);
@@ -289,7 +289,7 @@ typedef struct kvp_node_process {
     uint64_t number; /* the process's number in messages to the keeper; never reused */
 } kvp_node_process_t;
 
-/* kvp_node_proc_get finds the process or adds it; takes pidfd in every case. NOMEM, SYS. */
+/* kvp_node_proc_get finds the process or adds it; owns pidfd in every case. Errors: NOMEM, SYS. */
 kvp_err_t kvp_node_proc_get(kvp_node_t *node, int pid, int pidfd, kvp_node_process_t **proc_out) KVP_MUST_USE;
 
 /* kvp_node_proc_drop forgets a process about which the core keeps no record. */
@@ -318,12 +318,12 @@ bool kvp_node_tiering_on_unmounted(kvp_node_t *node, const kvp_frame_t *frame);
 void kvp_node_tiering_link_lost(kvp_node_t *node);
 void kvp_node_tiering_leave_memory(kvp_node_t *node);
 
-/* kvp_node_check_fit (fit.c) checks that the node's memory fits into the machine and its control groups: NOMEM,
- * logged with the largest size that fits. held_bytes of the memory exist already. */
+/* kvp_node_check_fit (fit.c) checks that the node's memory fits into the machine and its control groups: NOMEM, logged
+ * with the largest size that fits. held_bytes, which a keeper holds, count as free. */
 kvp_err_t kvp_node_check_fit(const kvp_node_t *node, uint64_t held_bytes) KVP_MUST_USE;
 
-/* kvp_node_keep_open (adopt.c) finds or starts the keeper, and takes over its memory. SYS, logged: another node of this
- * name runs. Without a keeper the node continues alone. */
+/* kvp_node_keep_open (adopt.c) finds or starts the keeper, and takes over its memory. Errors, logged: SYS (another node
+ * of this name runs), and those of serving the memory. Without a keeper the node continues alone. */
 kvp_err_t kvp_node_keep_open(kvp_node_t *node, const kvp_node_conf_t *conf) KVP_MUST_USE;
 
 /* Functions of keep.c, for adopt.c. kvp_node_keep_set_up starts to use the keeper that sent WELCOME.
@@ -337,13 +337,13 @@ void kvp_node_keep_give_up(kvp_node_t *node, bool is_alone);
 void kvp_node_keep_leave(kvp_node_t *node);
 const char *kvp_node_keep_why(kvp_err_t err);
 
-/* Functions of keep.c. kvp_node_keep_hand_over gives the node's memory
- * to the keeper. kvp_node_keep_save saves the core's state for the next process; it is called before other processes
- * can learn of the state. kvp_node_keep_writer registers a process with the keeper, before the process gets memory
- * that it can write. kvp_node_keep_writer_over records that an incarnation of the process (0 = all of them) no longer
- * has such memory. kvp_node_keep_drop makes the keeper give up the memory, whose pages the node then frees.
- * kvp_node_keep_is_staying returns whether the memory stays after a stop of this node. kvp_node_keep_close leaves the
- * keeper; kvp_node_drop_memory then does not free pages that stay. */
+/* Functions of keep.c. kvp_node_keep_hand_over gives the node's memory to the keeper. kvp_node_keep_save saves the
+ * core's state for the next process; it is called before other processes can learn of the state. kvp_node_keep_writer
+ * registers a process with the keeper, before the process gets memory that it can write. kvp_node_keep_writer_over
+ * records that an incarnation of the process (0 = all of them) no longer has such memory. kvp_node_keep_drop makes the
+ * keeper give up the memory, whose pages the node then frees. kvp_node_keep_is_staying returns whether the memory stays
+ * after a stop of this node. kvp_node_keep_close leaves the keeper; kvp_node_drop_memory then does not free pages that
+ * stay. */
 void kvp_node_keep_close(kvp_node_t *node);
 void kvp_node_keep_hand_over(kvp_node_t *node);
 void kvp_node_keep_save(kvp_node_t *node);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Listeners, and the life of control connections. A TCP connection whose first frame is DATA_HELLO is given to the
- * tcp transport with this frame unread; all other connections stay here.
+ * Listeners, and the life of control connections. A TCP connection whose first frame is DATA_HELLO is given to the tcp
+ * transport with this frame unread; all other connections stay here.
  *
- * Design notes. A connection's next request is read only after its last answer was sent. So a client that does not
- * read costs at most one answer, and the descriptors of two answers are never queued together. */
+ * Design notes. A connection's next request is read only after its last answer was sent. So a client that does not read
+ * costs at most one answer, and the file descriptors of two answers are never queued together. */
 #include "node/priv.h"
 
 #include "common/forkguard.h"
@@ -353,7 +353,7 @@ kvp_node_serve_open(kvp_node_t *node, const kvp_hostport_t *at)
     kvp_err_t err = open_tcp(node, at);
     size_t n = 0;
 
-    /* A free port of TCP may be in use for RDMA, also by a client: each connection takes a port of the same range. */
+    /* A free port of TCP may be in use for RDMA, also by a client: RDMA connections take ports of the same range. */
     while (err == KVP_OK && at->port == 0 && n < PORT_TRIES &&
            !kvp_node_tps_is_free(node->conf.ops, node->conf.ops_n, &node->conf.listen)) {
         kvp_node_unwatch(node, &node->serve.tcp.ev);

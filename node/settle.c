@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the core asks for: cuts of writers, rounds of quiesce, the fence of a new term, and the end of attachments and
- * processes. */
+ * Carries out the core's requests: cuts of writers, rounds of quiesce, the fence of a new term, and the end of
+ * attachments and processes. */
 #include "node/priv.h"
 
 static kvp_node_round_t *
@@ -30,7 +30,7 @@ cut_writers(kvp_node_t *node)
         kvp_node_tps_cut(&node->tps, incarnation);
 }
 
-/* Ends rounds of quiesce that are over, and begins new rounds. A round whose lanes are all idle ends before the
+/* Ends rounds of quiesce that are over, and begins new rounds. A round without a transfer under way ends before the
  * return. */
 static void
 run_rounds(kvp_node_t *node)

@@ -265,7 +265,7 @@ finish_load(kvp_node_t *node, const step_t *s)
     if (is_lost || (s->op.err == KVP_OK && s->op.meta.len != s->stage.len)) return KVP_STAGE_GONE;
     if (s->op.err != KVP_OK || node->mem == NULL || memcmp(o->mem_uuid, node->mem->uuid, sizeof o->mem_uuid) != 0)
         return KVP_STAGE_FAILED;
-    /* the master of an older connection has retired the extent since */
+    /* if the order came on an earlier connection, the master has retired the extent since */
     return o->link_number == node->link.number && seal_extent(node, s) ? KVP_STAGE_OK : KVP_STAGE_FAILED;
 }
 
@@ -635,8 +635,8 @@ propose_page(kvp_node_t *node)
     free(p);
 }
 
-/* Mounts the tier again with new figures if its size or its absent slots changed: a device that fails or works again
- * changes the size, a device that hangs or answers again changes the absent slots. */
+/* Mounts the tier again with new figures if its size or its set of slots without a device changed: a device that fails
+ * or works again changes the size, a device that hangs or answers again changes the set. */
 static void
 look_at_size(kvp_node_t *node, uint64_t now_ns)
 {

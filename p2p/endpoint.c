@@ -110,8 +110,8 @@ kvp_p2p_run(kvpool_p2p_t *p2p, const kvp_hostport_t *peer, const kvp_p2p_transfe
 
     if (err != KVP_OK) return err;
     err = run_once(p2p, peer, transfer, has_device, false);
-    /* Repeat once on a new lane, because the peer may have restarted, or unregistered memory during the transfer. A
-     * read with wrong bytes may be repeated, but a written range may belong to another transfer by now. */
+    /* After DISCONNECTED repeat once on a new lane: the peer may have restarted, or unregistered memory meanwhile. A
+     * CORRUPT read is repeated too; not a CORRUPT write, whose range may belong to another transfer by now. */
     if (err == KVP_DISCONNECTED || (err == KVP_CORRUPT && !transfer->is_write))
         err = run_once(p2p, peer, transfer, has_device, true);
     return err;

@@ -45,8 +45,8 @@ begins_with(const char *at, const char *end, const char *text)
     return (size_t)(end - at) >= strlen(text) && memcmp(at, text, strlen(text)) == 0;
 }
 
-/* Reads one segment of the key, the text between two "@". A segment with an unknown name is part of the object's name
- * and is ignored. */
+/* Reads one segment of a key: the text between two "@". A segment with an unknown name is ignored here; it stays part
+ * of the object's identity (out->ranks). */
 static bool
 read_segment(const char *at, const char *end, kvp_connkey_t *out)
 {
@@ -69,8 +69,8 @@ segment_end(const char *at, const char *end)
     return stop == NULL ? end : stop;
 }
 
-/* Returns the beginning of the ranks, after the prefix and its "@"; NULL without ranks. vllm-ascend puts two other
- * ranks before the rank that identifies the form. */
+/* Returns where the ranks begin in a key, after the prefix and its "@"; NULL = no ranks. In a vllm-ascend key they
+ * begin two ranks (pcp, dcp) before "head_or_tp_rank", by which the key is known. */
 static const char *
 find_ranks(const char *key, size_t len, bool *is_ascend_out)
 {
@@ -85,7 +85,7 @@ find_ranks(const char *key, size_t len, bool *is_ascend_out)
     return pcp != NULL && pcp > key && begins_with(dcp, at, "@dcp") && begins_with(pcp, dcp, "@pcp") ? pcp + 1 : NULL;
 }
 
-/* Reads an older vllm-ascend key of a layer, which has the layer's number after the hash. */
+/* Reads the hash and the layer's number of an older vllm-ascend key, in which the number follows the hash. */
 static bool
 read_layer_behind(const char *key, const char **last, const char **end, kvp_connkey_t *out)
 {

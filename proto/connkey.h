@@ -13,7 +13,7 @@
 
 #include "common/base.h"
 
-/* The numbers in a key. X(field, text before the number in the key). */
+/* The numbers in a key, as X(field of kvp_connkey_t, text before the number in the key). */
 #define KVP_CONNKEY_NUMBERS(X)                                                                                         \
     X(tp_rank, "tp_rank:")                                                                                             \
     X(head_or_tp_rank, "head_or_tp_rank:")                                                                             \
@@ -25,19 +25,19 @@
 #define KVP_CONNKEY_NONE UINT32_MAX
 
 typedef struct {
-    size_t prefix_len; /* bytes before the ranks, without the "@" between prefix and ranks */
-    size_t model_at; /* offset in the prefix at which the model's name begins */
-    /* Which part of the block the object contains: two texts, borrowed from the key, before and after its group. In a
-     * vLLM key without a group, `ranks` includes the "@", so that two different keys never have the same part. */
+    size_t prefix_len; /* length of the prefix, the text before the ranks, without the "@" after it */
+    size_t model_at; /* offset in the prefix of the model's name */
+    /* The part of its block that the object contains: two texts, borrowed from the key, before and after its group. In
+     * a vLLM key without a group, `ranks` includes the last "@", so two different keys never have the same part. */
     const char *ranks, *more;
     size_t ranks_len, more_len;
     uint32_t group; /* number of the group; 0 = the key has no group */
-#define KVP_CONNKEY_FIELD(name, text) uint32_t name; /* KVP_CONNKEY_NONE = the key does not have this number */
+#define KVP_CONNKEY_FIELD(name, text) uint32_t name; /* KVP_CONNKEY_NONE = the key lacks this number */
     KVP_CONNKEY_NUMBERS(KVP_CONNKEY_FIELD)
 #undef KVP_CONNKEY_FIELD
     const char *hex; /* the block's hash in lower-case hexadecimal; borrowed */
     size_t hex_len; /* number of digits: even, 16 or more */
-    uint64_t hash; /* value of the last 16 digits of hex */
+    uint64_t hash; /* value of the last 16 hexadecimal digits of `hex` */
 } kvp_connkey_t;
 
 /* kvp_connkey_read decodes a key. Returns false for a key of another form. */

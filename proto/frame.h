@@ -17,7 +17,7 @@
 
 #define KVP_FRAME_HDR_BYTES 16u
 #define KVP_FRAME_MAX (1u << 20)
-/* most bytes of the first frame on a connection to a master, and of a client's frame to a node */
+/* most bytes of the first frame on a connection to a master, and of each frame of a client to a node */
 #define KVP_FRAME_FIRST_MAX (16u << 10)
 #define KVP_FRAME_REPLY 0x01u
 #define KVP_FRAME_ONEWAY 0x02u /* the sender expects no answer */
@@ -54,7 +54,7 @@ void kvp_frame_begin(kvp_buf_t *out, uint8_t opcode, uint8_t flags, uint64_t req
                      size_t head_len, size_t *at_out);
 void kvp_frame_end(kvp_buf_t *out, size_t at);
 
-/* A reader of a tail with bounds. Its error is sticky: after a read past the end every read returns zero or NULL. */
+/* A reader of a tail that checks its end. The error is sticky: after a read past the end reads return 0 or NULL. */
 typedef struct {
     const uint8_t *at;
     size_t left;

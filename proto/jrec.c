@@ -34,8 +34,8 @@ bytes_of(const kvp_jrec_any_t *rec, uint32_t kind)
     }
 }
 
-/* Returns the previous checksum for a record's own checksum: 0 for BASE, because a log may begin with a BASE whatever
- * was before. */
+/* Returns the value that a record's field `check` has while its checksum is computed: the previous record's checksum; 0
+ * for BASE, because a log may begin with a BASE whatever was before. */
 static uint64_t
 chain_check(uint32_t kind, uint64_t before)
 {
@@ -60,7 +60,7 @@ is_text(const char *text, size_t room)
     return len > 0 && len <= KVP_NAME_MAX;
 }
 
-/* Checks the lengths in a record. The master's core checks the values. */
+/* Checks the lengths and flags in a record against its size. The master's core checks the other values. */
 static bool
 is_well_formed(const kvp_jrec_any_t *rec)
 {
@@ -94,7 +94,7 @@ kvp_jrec_read(const void *bytes, size_t len, uint64_t before, kvp_jrec_any_t *re
     if (kvp_sum(rec_out, head.bytes) != head.check) return KVP_CORRUPT;
     rec_out->head.check = head.check;
     if (head.kind == 0 || head.kind > KVP_JREC_OLDEST) return KVP_VERSION;
-    /* the fields of the body are read only if the record is long enough for a body */
+    /* is_well_formed reads the body's lengths, so the record must be long enough for its fixed part */
     if ((head.kind == KVP_JREC_COMMIT && head.bytes < sizeof rec_out->commit) ||
         (head.kind == KVP_JREC_GONE && head.bytes < sizeof rec_out->gone) || !is_well_formed(rec_out))
         return KVP_CORRUPT;

@@ -9,11 +9,11 @@
 #include "proto/wire.h"
 
 #define KVP_JOURNAL_MAGIC 0x32304c524a50564bull /* the bytes "KVPJRL02" */
-#define KVP_JREC_MAX 2048u /* most bytes of a record, also of kinds that later versions add */
+#define KVP_JREC_MAX 2048u /* most bytes of a record, also of record kinds that later versions add */
 
 typedef enum {
-    KVP_JREC_BASE = 1, /* kvp_jrec_term_t: the records from here to WHOLE describe the whole state */
-    KVP_JREC_WHOLE = 2, /* kvp_jrec_t: ends the records that describe the whole state */
+    KVP_JREC_BASE = 1, /* kvp_jrec_term_t: the records from here to WHOLE describe the complete state */
+    KVP_JREC_WHOLE = 2, /* kvp_jrec_t: ends the records that describe the complete state */
     KVP_JREC_TERM = 3, /* kvp_jrec_term_t: the master of a new term continues the log */
     /* kvp_jrec_commit_t: the version is committed at these places, and replaces every other version of its key */
     KVP_JREC_COMMIT = 4,
@@ -21,9 +21,9 @@ typedef enum {
      * this version may return with the memory. */
     KVP_JREC_GONE = 5,
     KVP_JREC_TENANT = 6, /* kvp_jrec_tenant_t: the tenant's name and its bumps */
-    KVP_JREC_SEGMENT = 7, /* kvp_jrec_segment_t: later places refer to the segment by this number */
-    KVP_JREC_SEGMENT_OVER = 8, /* kvp_jrec_over_t: the segment has no object any more */
-    KVP_JREC_OLDEST = 9, /* kvp_jrec_oldest_t: the log has the end of every put with a generation below this one */
+    KVP_JREC_SEGMENT = 7, /* kvp_jrec_segment_t: gives a segment the number by which later places name it */
+    KVP_JREC_SEGMENT_OVER = 8, /* kvp_jrec_over_t: the segment has no objects any more */
+    KVP_JREC_OLDEST = 9, /* kvp_jrec_oldest_t: the log has the ends of all puts below this generation */
 } kvp_jrec_kind_t;
 
 /* Why a version was removed from the log's state. */
@@ -35,7 +35,7 @@ typedef enum {
 } kvp_gone_t;
 
 typedef struct {
-    /* checksum of the record, computed while this field has the checksum of the previous record; 0 for BASE */
+    /* checksum of the record, computed while this field has the previous record's checksum; 0 in a BASE */
     uint64_t check;
     uint32_t bytes; /* length of the whole record in bytes; a multiple of 8 */
     uint32_t kind;
@@ -47,22 +47,21 @@ typedef struct {
     uint8_t pool_id[16];
     uint64_t digest_seed;
     uint32_t term;
-    uint32_t
-        is_anew; /* flag of a BASE: earlier records are invalid at once; without the flag, from this base's WHOLE on */
+    uint32_t is_anew; /* flag of a BASE: earlier records are invalid at once; without the flag, once WHOLE follows */
 } kvp_jrec_term_t;
 
 #define KVP_JREC_TIER UINT32_MAX /* value of `chunk` for a copy on an SSD */
 #define KVP_JREC_PLACES_MAX (KVP_REPLICAS_MAX + 1u)
 
-/* The place of one copy of an object. A copy on an SSD is the last place; its generation is the version, its chunk is
- * KVP_JREC_TIER, and the other fields are 0. */
+/* The place of one copy of an object. A copy on an SSD is the last place of its record: its generation is the object's
+ * version, its chunk is KVP_JREC_TIER, and its other fields are 0. */
 typedef struct {
     uint64_t generation;
     uint64_t offset; /* offset of the payload in the chunk */
     uint32_t segment; /* number of the segment, from a SEGMENT record */
     uint32_t chunk;
     uint32_t slot;
-    uint32_t key_off; /* offset of the key in the metadata in units of 64 bytes, as in descriptors */
+    uint32_t key_off; /* offset of the key in the chunk's metadata, in units of 64 bytes */
 } kvp_jrec_place_t;
 
 #define KVP_JREC_PIN 0x03u /* bits of kvp_jrec_commit_t.flags with the object's kvp_pin_t */
@@ -90,7 +89,7 @@ typedef struct {
     kvp_digest_t digest;
     uint64_t version;
     uint32_t why; /* a kvp_gone_t */
-    uint16_t key_len; /* length of the key; 0 = the record has no key */
+    uint16_t key_len; /* length of the key in bytes; 0 = the record has no key */
     uint16_t flags; /* KVP_JREC_LINEAGE or 0 */
 } kvp_jrec_gone_t;
 
@@ -98,7 +97,7 @@ typedef struct {
     kvp_jrec_t head;
     uint32_t tenant;
     uint32_t epoch;
-    /* objects with a version up to this one no longer belong to the tenant; 0 = the tenant was never bumped */
+    /* versions up to this one no longer belong to the tenant, which was bumped (BUMP); 0 = never bumped */
     uint64_t min_version;
     char name[136]; /* at most KVP_TENANT_NAME_MAX bytes, then zeroes; empty = the default tenant, or not known */
 } kvp_jrec_tenant_t;
@@ -121,7 +120,7 @@ typedef struct {
     uint32_t reserved; /* always 0 */
 } kvp_jrec_over_t;
 
-/* OLDEST: all puts with a lower generation have ended, and the log has the end of each committed one. A put with a
+/* OLDEST: all puts with a lower generation have ended, and the log has the end of each that committed. So a put with a
  * lower generation without an end in the log did not commit. */
 typedef struct {
     kvp_jrec_t head;
@@ -145,7 +144,7 @@ _Static_assert(sizeof(kvp_jrec_term_t) == 56 && sizeof(kvp_jrec_commit_t) == 88 
                    sizeof(kvp_jrec_oldest_t) == 24 && sizeof(kvp_jrec_segment_t) == 336,
                "records of a log are a format");
 
-/* kvp_jrec_seal completes a record of the given kind whose body is filled in: sets its head. before is the previous
+/* kvp_jrec_seal sets the head of a record whose body is filled in. kind is the record's kind, and before the previous
  * record's checksum. Returns the record's own checksum. */
 uint64_t kvp_jrec_seal(kvp_jrec_any_t *rec, kvp_jrec_kind_t kind, uint64_t before);
 
@@ -155,7 +154,7 @@ uint64_t kvp_jrec_seal(kvp_jrec_any_t *rec, kvp_jrec_kind_t kind, uint64_t befor
 kvp_err_t kvp_jrec_read(const void *bytes, size_t len, uint64_t before, kvp_jrec_any_t *rec_out, size_t *used_out)
     KVP_MUST_USE;
 
-/* Return the parts of a COMMIT after its struct: the places, the lineage (NULL = none), and the key. */
+/* Functions that return the parts of a COMMIT after its struct: the places, the lineage (NULL = none), and the key. */
 static inline kvp_jrec_place_t *
 kvp_jrec_places(kvp_jrec_any_t *rec)
 {
@@ -176,7 +175,7 @@ kvp_jrec_key(kvp_jrec_any_t *rec)
     return lineage != NULL ? (uint8_t *)(lineage + 1) : (uint8_t *)(kvp_jrec_places(rec) + rec->commit.places_n);
 }
 
-/* Return the lineage (NULL = none) and the key of a GONE record that has a key. */
+/* Functions that return the lineage (NULL = none) and the key of a GONE record that has a key. */
 static inline kvp_wire_lineage_t *
 kvp_jrec_gone_lineage(kvp_jrec_any_t *rec)
 {

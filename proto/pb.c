@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The allocator with a budget for protobuf-c, and packing of messages into frames. */
+ * An allocator with a budget for protobuf-c, and functions that pack messages into frames. */
 #include "proto/pb.h"
 
 #include <stdlib.h>

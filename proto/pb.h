@@ -9,8 +9,7 @@
 
 #include <protobuf-c/protobuf-c.h>
 
-/* An allocator for one message: first an arena on the caller's stack, then the heap, up to the budget. Not
- * thread-safe. */
+/* An allocator for one message: it uses its arena, then the heap, up to the budget. Not thread-safe. */
 typedef struct {
     ProtobufCAllocator base;
     size_t budget_left;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Checks and layout of the memory format. The bytes come from other processes and are not trusted. */
+ * Checks and layout of the memory format (segfmt.h). The bytes come from other processes and are not trusted. */
 #include "common/mutate.h"
 #include "proto/segfmt.h"
 

@@ -18,12 +18,11 @@
 #define KVP_DESC_BYTES 128u
 #define KVP_DESC_LINE_BYTES 64u
 #define KVP_KEY_CELL_BYTES 128u
-/* memory files of a chunk; a process may map each file twice: for reading and for writing */
+/* memory files of a chunk: payload and metadata; a process may map each twice, to read and to write */
 #define KVP_CHUNK_FILES 2u
 
-/* kvp_extent_align_bytes returns the alignment of an extent of len bytes: 64 below 64 KiB, else 4096. A len that
- * rounds up to 64 KiB counts as 64 KiB. kvp_extent_bytes returns the space that the extent takes: len rounded up to
- * this alignment. */
+/* kvp_extent_bytes returns the space of an extent of len bytes: len rounded up to kvp_extent_align_bytes, the extent's
+ * alignment. It is 64, or 4096 if len rounded up to a multiple of 64 is 64 KiB or more. */
 uint64_t kvp_extent_align_bytes(uint64_t len);
 uint64_t kvp_extent_bytes(uint64_t len);
 
@@ -33,29 +32,29 @@ typedef struct {
     uint32_t version;
     uint32_t chunk; /* index of this chunk in its segment */
     uint8_t pool_id[16];
-    uint8_t segment_uuid[16]; /* a new random number each time the memory is created */
+    uint8_t segment_uuid[16]; /* a new random number each time a node creates the memory */
     uint64_t digest_seed;
     uint64_t epoch; /* epoch of the node incarnation that created the memory */
     uint64_t term; /* highest master term that the node has accepted */
     uint64_t chunk_bytes; /* payload bytes of this chunk */
     uint32_t slots_max;
     uint32_t reserved; /* always 0 */
-    uint64_t keys_off; /* keys_off, long_keys_off: byte offsets in the metadata file */
+    uint64_t keys_off; /* keys_off, long_keys_off: byte offsets of key cells and long keys in the metadata file */
     uint64_t long_keys_off;
     uint64_t meta_bytes;
     uint64_t check; /* XXH3-64 of the bytes before this field */
 } kvp_superblock_t;
 
-/* The tenant whose objects were put into the chunk last, at offset KVP_SB_OWNER_OFF. It is outside of the superblock,
- * because clients check the superblock's bytes while the node writes the owner. */
+/* The tenant whose objects were put into the chunk last, at offset KVP_SB_OWNER_OFF of the metadata. Not a part of the
+ * superblock, because clients check the superblock's bytes while the node writes the owner. */
 #define KVP_SB_OWNER_OFF 2048u
 typedef struct {
-    /* name of at most KVP_TENANT_NAME_MAX bytes, then zeroes; empty = the default tenant, or no tenant */
+    /* the name, at most KVP_TENANT_NAME_MAX bytes, then zeroes; empty = the default tenant, or no tenant */
     char tenant[136];
     uint64_t check; /* XXH3-64 of the 136 bytes of the name */
 } kvp_chunk_owner_t;
 
-/* State of a descriptor: the low two bits of its word. */
+/* State of a slot's descriptor: the low two bits of its word. */
 typedef enum {
     KVP_DESC_FREE = 0,
     KVP_DESC_WRITING = 1,
@@ -63,10 +62,10 @@ typedef enum {
     KVP_DESC_DEAD = 3,
 } kvp_desc_state_t;
 
-#define KVP_DESC_PIN 3u /* bits of kvp_desc_t.flags: how eviction treats the object (kvp_pin_t, 0 to 2) */
+#define KVP_DESC_PIN 3u /* mask in kvp_desc_t.flags of the object's kvp_pin_t (0 to 2): how eviction treats it */
 
-/* A descriptor. A reader checks only its first cache line; the second line is for recovery. The other fields are
- * written while the word is WRITING, and do not change while the word is SEALED. */
+/* A slot's descriptor describes its object. A reader checks only the first cache line; the second line is for recovery.
+ * The fields except word are written while the word is WRITING, and do not change while it is SEALED. */
 typedef struct {
     uint64_t word; /* generation << 2 | state; aligned, stored and loaded atomically */
     uint64_t version;
@@ -126,9 +125,9 @@ kvp_word_state(uint64_t word)
     return (kvp_desc_state_t)(word & 3);
 }
 
-/* kvp_word_may_become is the only rule for a writer's stores: WRITING may replace any older generation, and SEALED
- * may replace WRITING of the same generation. Shared memory and TCP enforce it with a compare-and-swap, so a late
- * store of an old writer has no effect. */
+/* kvp_word_may_become is the only rule for a writer's stores to a descriptor's word: WRITING may replace any older
+ * generation, and SEALED may replace WRITING of the same generation. The transports shm and tcp enforce it with a
+ * compare-and-swap, so a delayed store of an old writer has no effect. */
 static inline bool
 kvp_word_may_become(uint64_t now, uint64_t next)
 {
@@ -138,8 +137,8 @@ kvp_word_may_become(uint64_t now, uint64_t next)
     return false;
 }
 
-/* The layout of the metadata of a chunk of chunk_bytes. A chunk has one slot for each 256 bytes of payload, at least
- * 64. */
+/* The layout of the metadata of a chunk with chunk_bytes of payload. A chunk has one slot for each 256 bytes of
+ * payload, at least 64 and at most 2^24 slots. */
 typedef struct {
     uint32_t slots_max;
     uint64_t keys_off;
@@ -155,7 +154,7 @@ kvp_desc_off(uint32_t slot)
     return KVP_SB_BYTES + (uint64_t)slot * KVP_DESC_BYTES;
 }
 
-/* kvp_key_cell_units returns the key_off of the slot's own key cell. */
+/* kvp_key_cell_units returns the key_off (in units of 64 bytes) of the slot's own key cell. */
 static inline uint32_t
 kvp_key_cell_units(const kvp_chunk_geo_t *geo, uint32_t slot)
 {
@@ -168,12 +167,12 @@ void kvp_sb_seal(kvp_superblock_t *sb); /* computes sb->check */
 kvp_err_t kvp_sb_verify(const void *bytes, size_t len, kvp_superblock_t *sb_out) KVP_MUST_USE;
 
 void kvp_desc_seal(kvp_desc_t *desc); /* computes desc->check */
-/* kvp_desc_verify checks a descriptor of untrusted bytes. PROTO: a field breaks the rules of a chunk with this
- * layout. */
+/* kvp_desc_verify checks a descriptor of untrusted bytes. PROTO: a wrong checksum, or a field that breaks the rules of
+ * a chunk with this layout. */
 kvp_err_t kvp_desc_verify(const void *bytes, size_t len, const kvp_chunk_geo_t *geo, uint64_t chunk_bytes,
                           kvp_desc_t *desc_out) KVP_MUST_USE;
 
-/* What the master answered about an extent, for the comparison with the descriptor. */
+/* The master's answer about an extent, with which a reader compares the descriptor. */
 typedef struct {
     uint64_t generation;
     uint64_t version;
@@ -183,9 +182,9 @@ typedef struct {
     uint64_t len;
 } kvp_expect_t;
 
-/* kvp_desc_accept is rule 2: it returns whether a descriptor's first line, loaded after the last payload byte, proves
- * that the read bytes are the expected object. OK, STALE (not SEALED with the expected generation), or COLLISION
- * (another key with the same digest). */
+/* kvp_desc_accept is rule 2 (docs/RULES.md): it returns whether a descriptor's first line, loaded after the last
+ * payload byte, proves that the read bytes are the expected object. OK; STALE: not SEALED, or another generation,
+ * version, place or digest; COLLISION: another key with the same digest. */
 kvp_err_t kvp_desc_accept(const kvp_desc_t *line, const kvp_expect_t *expect) KVP_MUST_USE;
 
 #endif

@@ -18,13 +18,13 @@
 #define KVP_PATTERN_MAX 1024u
 #define KVP_REPLICAS_MAX 8u
 #define KVP_UNREADABLE_MAX 64u /* most places that one RELEASE can report as unreadable */
-#define KVP_AVOID_MAX 16u /* most segments that a PUT_BEGIN asks the master to avoid */
+#define KVP_AVOID_MAX 16u /* most segments that a PUT_BEGIN asks the master not to use */
 #define KVP_GROUP_MEMBERS_MAX 4096u
-#define KVP_REVOKED_MAX 4096u /* most revocations in one HeartbeatReply; with more, the reply revokes all locations */
-/* low bits of an incarnation with a sequence number; the bits above are the term, so later terms give greater
- * incarnations */
+#define KVP_REVOKED_MAX 4096u /* most revoked locations in one HeartbeatReply; with more, it revokes all locations */
+/* number of low bits of an incarnation that are a sequence number; the bits above are the master's term, so later terms
+ * give greater incarnations */
 #define KVP_INCARNATION_SEQ_BITS 40
-#define KVP_OWNER_ANY UINT64_MAX /* in RETIRE: any client that could write before this term */
+#define KVP_OWNER_ANY UINT64_MAX /* owner in RETIRE: any client that could write before this term */
 
 typedef enum {
     KVP_ROLE_CLIENT = 1,
@@ -46,17 +46,17 @@ typedef enum {
 
 typedef enum {
     KVP_MASTER_LEADER = 1,
-    KVP_MASTER_STANDBY = 2, /* a standby; in a leader's answer: it is in the in-sync set */
-    KVP_MASTER_LAGGING = 3, /* it follows the leader, and is not in the in-sync set */
-    KVP_MASTER_APART = 4, /* it is registered in etcd, but does not follow the leader */
-    KVP_MASTER_MISSING = 5, /* it was registered in etcd earlier, but is not any more */
+    KVP_MASTER_STANDBY = 2, /* a standby; in a leader's answer: a standby in the in-sync set */
+    KVP_MASTER_LAGGING = 3, /* a standby that follows the leader, and is not in the in-sync set */
+    KVP_MASTER_APART = 4, /* a master registered in etcd that does not follow the leader */
+    KVP_MASTER_MISSING = 5, /* a master that was registered in etcd earlier, and is not any more */
 } kvp_master_state_t;
 
-/* The opcodes. Each comment has sender and receiver, the head and tail of the request, and those of the answer. n is
- * the number of records. */
+/* The opcodes. A comment has the sender and the receiver, then the head (a protobuf message) and the tail of the
+ * request, then those of the answer. n is the number of records in a tail. */
 typedef enum {
     KVP_OP_HELLO = 1, /* client or node to master, client to node: Hello; answer: HelloReply */
-    KVP_OP_BYE = 2, /* client or node to master: empty; answer: Reply: the session ends, and no transfer is running */
+    KVP_OP_BYE = 2, /* client or node to master: empty; answer: Reply: ends a session without running transfers */
     KVP_OP_HEARTBEAT = 3, /* client or node to master: Heartbeat; answer: HeartbeatReply */
     KVP_OP_WATCH = 4, /* any process to a master, before Hello: empty; answer: WatchReply, sent when the master leads */
     KVP_OP_FOLLOW = 5, /* standby to leader: Follow, n kvp_wire_term_t; answer: FollowReply, then LOG */
@@ -91,7 +91,7 @@ typedef enum {
     KVP_OP_FENCE = 52, /* master to node: Fence; answer: Reply */
     /* node to master: Report, extents, keys; answer: Reply, n u8: KVP_RETIRE_DEAD = an unwanted extent */
     KVP_OP_REPORT = 53,
-    /* master to node: Retire, n kvp_wire_check_t; answer: Reply, n u8: KVP_RETIRE_DEAD = unreadable */
+    /* master to node: Retire, n kvp_wire_check_t; answer: Reply, n u8: KVP_RETIRE_DEAD = unreadable place */
     KVP_OP_CHECK = 54,
     KVP_OP_OWNER = 55, /* master to node: Owner; one-way */
     /* master to node: Retire, n kvp_wire_demote_t; answer: Reply, n u8: 1 = the object is on the SSD */
@@ -117,7 +117,7 @@ typedef enum {
     KVP_OP_PEER_CUT = 84, /* peer to peer: PeerCut, n u64; answer: Reply */
     KVP_OP_PEER_MAP = 85, /* peer to peer: PeerMap; answer: Reply, 1 u64: index of the cell, with descriptors */
     KVP_OP_PEER_RDMA = 86, /* peer to peer: PeerRdma; answer: Reply */
-    /* peer to peer: PeerStage; answer: Reply, 1 kvp_peer_at_t; none if the bounce buffer is given back */
+    /* peer to peer: PeerStage; answer: Reply, 1 kvp_peer_at_t: the bounce buffer; none if it is given back */
     KVP_OP_PEER_STAGE = 87,
 } kvp_op_t;
 
@@ -126,31 +126,31 @@ typedef enum {
 typedef struct {
     kvp_digest_t digest;
     uint64_t len; /* bytes of the payload */
-    uint64_t attempt; /* number that the client chose, never twice in an incarnation, never 0 */
-    uint32_t key_at; /* offset of the key in the key bytes after the records */
+    uint64_t attempt; /* number of this put, which the client chose: never twice in an incarnation, never 0 */
+    uint32_t key_at; /* offset of the object's key in the key bytes after the records */
     uint32_t key_len;
 } kvp_wire_put_t;
 
-/* The group of an object. members > 0: the objects of the group are invisible until this number of members is
- * committed, and are evicted together. members 0: the objects are only evicted together. */
+/* The group of an object in PUT_BEGIN. members > 0: no object of the group is visible until this number of them is
+ * committed, and all are evicted together. members 0: the objects are only evicted together. */
 typedef struct {
     kvp_digest_t group; /* digest of the group's id; zero = the object is in no group */
     uint32_t members; /* number of members, at most KVP_GROUP_MEMBERS_MAX */
     uint32_t member; /* index of the object in the group, below members; 0 if members is 0 */
 } kvp_wire_group_t;
 
-/* The place of an object in a sequence of blocks. The pool stores the lineage and does not interpret it. */
+/* An object's place in an engine's sequence of blocks. The pool stores this lineage and does not interpret it. */
 typedef struct {
-    uint64_t sequence; /* hash of all blocks up to and including this block */
+    uint64_t sequence; /* hash of all blocks from the first up to and including this block */
     uint64_t parent; /* hash of the previous block */
     uint32_t depth; /* number of blocks before this block */
-    uint32_t is_told; /* 1; 0 = the object has no lineage, and the other fields are 0 */
+    uint32_t is_told; /* 1, or 0 = the object has no lineage, and the other fields are 0 */
 } kvp_wire_lineage_t;
 
 typedef struct {
     uint64_t attempt;
     uint64_t sum; /* checksum of the payload; 0 = none */
-    uint32_t replicas; /* bit i is set if location i of the grant is sealed; at least one bit */
+    uint32_t replicas; /* bit i: the client has sealed location i of the grant; at least one bit is set */
     uint32_t reserved; /* always 0 */
 } kvp_wire_commit_t;
 
@@ -162,40 +162,40 @@ typedef struct {
     uint32_t reserved; /* always 0 */
 } kvp_wire_used_t;
 
-/* FOLLOW: where a term begins in a standby's log. */
+/* A record of FOLLOW: the position at which a term begins in the standby's log. */
 typedef struct {
-    uint64_t position; /* position of the term's BASE or TERM record */
+    uint64_t position; /* position in the log of the term's BASE or TERM record */
     uint32_t term;
     uint32_t reserved; /* always 0 */
 } kvp_wire_term_t;
 
-/* PRESENT: an object that a ticket of an earlier session protected. Consecutive records of the same set, kind and
- * ttl_ms get one new ticket together. */
+/* A record of PRESENT: an object that a ticket of an earlier session protected. Adjacent records of the same set, kind
+ * and ttl_ms get one new ticket together. */
 typedef enum {
     KVP_PRESENT_HOLD = 1, /* the hold of a view */
     KVP_PRESENT_RESERVE = 2,
-    KVP_PRESENT_GROUP = 3, /* a reservation of a group; the digest is the group's */
+    KVP_PRESENT_GROUP = 3, /* a reservation of a whole group; the digest is the group's */
 } kvp_present_kind_t;
 
 typedef struct {
     kvp_digest_t digest;
-    uint64_t version; /* version of the object; 0 = any version */
-    uint32_t set; /* number of the set, chosen by the client */
-    uint32_t ttl_ms; /* kinds RESERVE and GROUP: time for which the client's reservation still lasts; 0 = it is over */
+    uint64_t version; /* version of the protected object; 0 = any version */
+    uint32_t set; /* number that the client chose for the objects of one old ticket */
+    uint32_t ttl_ms; /* RESERVE and GROUP: milliseconds for which the reservation still lasts; 0 = it is over */
     uint32_t kind;
     uint32_t reserved; /* always 0 */
 } kvp_wire_present_t;
 
-/* The answer for one object. err: OK, the ticket protects the object; NOT_FOUND, the object does not exist any more;
- * LIMIT, over the limits; RETRY_AFTER, a node may still mount the object. */
+/* The answer to one record of PRESENT. err: OK: the ticket protects the object; NOT_FOUND: the object does not exist
+ * any more; LIMIT: over the limits of protected objects; RETRY_AFTER: a node may still mount the object. */
 typedef struct {
     uint64_t ticket;
     int32_t err;
     uint32_t reserved; /* always 0 */
 } kvp_wire_presented_t;
 
-/* Places: one record for each key, in the order of the request. The next nloc locations of the list after the records
- * belong to this record, in order. */
+/* A record of Places (the answer to PUT_BEGIN and GET), one for each key, in the order of the request. The list of all
+ * locations follows the records; the next nloc locations of it belong to this record. */
 typedef struct {
     int32_t err;
     uint32_t nloc;
@@ -220,8 +220,8 @@ typedef struct {
     uint32_t key_len;
 } kvp_wire_entry_t;
 
-/* RETIRE: an extent to free. owner is the client incarnation whose stores may still be running; 0 = no client. With
- * an owner the node answers FREE only when no store of the writer can arrive any more (the quarantine: PROTOCOL). */
+/* A record of RETIRE: an extent to free. owner is the client incarnation whose stores may be under way, 0 = none. With
+ * an owner the node answers FREE only when no store of the owner can arrive any more (the quarantine: PROTOCOL). */
 typedef struct {
     uint32_t chunk;
     uint32_t slot;
@@ -229,13 +229,13 @@ typedef struct {
     uint64_t owner;
 } kvp_wire_slot_t;
 
-/* RELEASE: a place of the key at which the reader did not find the object. */
+/* A record of RELEASE: a place of the key at which the reader did not find the object. */
 typedef struct {
     kvp_digest_t digest;
     uint64_t generation;
 } kvp_wire_unreadable_t;
 
-/* CHECK: a place and the descriptor that a reader expects there. */
+/* A record of CHECK: a place, and the descriptor that a reader expects there. */
 typedef struct {
     uint32_t chunk;
     uint32_t slot;
@@ -246,29 +246,29 @@ typedef struct {
     uint64_t len;
 } kvp_wire_check_t;
 
-/* REPORT: a SEALED extent (WRITING extents are revoked before the report). Records are sorted by chunk, then by
- * offset. In a Report with whole descriptors each record is followed by its kvp_desc_t and key_len bytes of key,
- * padded to 8. */
+/* A record of REPORT: a SEALED extent (WRITING extents were revoked before). Records are sorted by chunk, then by
+ * offset. In a Report with whole descriptors each record is followed by its kvp_desc_t and key_len bytes of key, padded
+ * to 8. */
 typedef struct {
     uint32_t chunk;
     uint32_t slot;
     uint64_t word;
 } kvp_wire_extent_t;
 
-/* DROP, TIER_REPORT, RECLAIM: a record on an SSD. DROP also means all older records of the same digest. */
+/* A record of DROP, TIER_REPORT, RECLAIM: a record on an SSD. DROP also means all older records of the digest. */
 typedef struct {
     kvp_digest_t digest;
     uint64_t version;
 } kvp_wire_tiered_t;
 
-/* DEMOTE: an extent whose object the node writes to the SSD. */
+/* A record of DEMOTE: an extent whose object the node writes to its SSD. */
 typedef struct {
     kvp_wire_slot_t at;
     kvp_wire_lineage_t lineage; /* the object's lineage, which descriptors do not have */
 } kvp_wire_demote_t;
 
-/* TIER_REPORT to a master that does not know the SSD: everything that the master needs of an object. key_len bytes of
- * key follow, padded to 8. */
+/* A record of TIER_REPORT to a master that does not know the SSD: all that the master needs to know of an object.
+ * key_len bytes of key follow, padded to 8. */
 typedef struct {
     kvp_digest_t digest;
     uint64_t version;
@@ -282,7 +282,7 @@ typedef struct {
 } kvp_wire_whole_t;
 #define KVP_WHOLE_MAX 256u /* most kvp_wire_whole_t records on one page */
 
-/* STAGE: the node loads the object from the SSD into the extent and seals the extent. */
+/* A record of STAGE: the node loads the object from its SSD into the extent, and seals the extent. */
 typedef struct {
     kvp_digest_t digest;
     uint64_t version;
@@ -295,26 +295,26 @@ typedef struct {
     uint32_t reserved; /* always 0 */
 } kvp_wire_stage_t;
 
-/* The records of a node's SSDs are divided into slots by their digests. One device has all records of a slot. */
+/* The digest of an object gives its slot on a node's SSDs. One SSD has all records of a slot. */
 #define KVP_TIER_SLOTS 256u
-#define KVP_TIER_AWAY_BYTES (KVP_TIER_SLOTS / 8u) /* bytes of a bit set of slots: slot s is bit s % 8 of byte s / 8 */
+#define KVP_TIER_AWAY_BYTES (KVP_TIER_SLOTS / 8u) /* bytes of a set of slots: slot s is bit s % 8 of byte s / 8 */
 static inline uint32_t
 kvp_tier_slot_of(kvp_digest_t digest)
 {
     return (uint32_t)(digest.lo ^ digest.hi >> 7) % KVP_TIER_SLOTS;
 }
 
-/* Bits of a byte in the answer to LOOKUP with wants_places. */
+/* Bits of an object's byte in the answer to a LOOKUP with wants_places. */
 #define KVP_FOUND_PRESENT 0x01u
 #define KVP_FOUND_ON_TIER 0x02u /* all copies are on SSDs */
-#define KVP_FOUND_ON_HOST 0x04u /* a copy lies in memory of a node on the session's own host */
+#define KVP_FOUND_ON_HOST 0x04u /* a copy lies in memory of a node on the asking session's host */
 
 #define KVP_STAGE_OK 0u
-#define KVP_STAGE_GONE 1u /* the SSD has no readable record, so the master drops the copy */
-#define KVP_STAGE_FAILED 2u /* the load failed for now, and may succeed later */
+#define KVP_STAGE_GONE 1u /* the SSD has no readable record of the object, so the master drops the copy */
+#define KVP_STAGE_FAILED 2u /* the load failed this time, and may succeed later */
 
 #define KVP_RETIRE_DEAD 0x01u /* the extent is unreadable from now on */
-#define KVP_RETIRE_FREE 0x02u /* the node itself does not access the extent any more, so it may be reused */
+#define KVP_RETIRE_FREE 0x02u /* the node does not access the extent any more itself, so it may be reused */
 
 _Static_assert(sizeof(kvp_wire_put_t) == 40, "wire format");
 _Static_assert(sizeof(kvp_wire_commit_t) == 24, "wire format");
@@ -341,15 +341,15 @@ _Static_assert(sizeof(kvp_wire_term_t) == 16, "wire format");
 #define KVP_PEER_NOTIFY_NAME_MAX 256u
 #define KVP_PEER_NOTIFY_MAX 16384u
 #define KVP_PEER_KEY_MAX 96u
-#define KVP_PEER_CELLS 4096u /* number of u64 cells in an endpoint's words */
+#define KVP_PEER_CELLS 4096u /* number of u64 cells in the memory `words` of an endpoint */
 
 typedef struct {
-    uint64_t addr; /* first address; with len 0: ask for the range with the lowest address */
+    uint64_t addr; /* first address; if len is 0, the request is for the registered range with the lowest address */
     uint64_t len;
-    uint64_t token; /* token of the registration; 0 = any current registration */
+    uint64_t token; /* token of the range's registration; 0 = any current registration */
 } kvp_peer_at_t;
 
-/* A registered range that contains all bytes that were asked for. */
+/* The answer to one kvp_peer_at_t: the registered range that contains all its bytes. */
 typedef struct {
     int32_t err;
     uint32_t key_len; /* bytes of the key; 0 = device memory, which is reached through a bounce buffer */
@@ -360,7 +360,7 @@ typedef struct {
 } kvp_peer_range_t;
 
 typedef enum {
-    KVP_PEER_PULL = 1, /* copy len bytes from address `from` in the asking process to addr */
+    KVP_PEER_PULL = 1, /* copy len bytes from address `from` of the asking process to addr */
     KVP_PEER_SUM = 2, /* return the checksum of the bytes at addr */
     KVP_PEER_CHECK = 3, /* return whether the range is still registered under the token */
     KVP_PEER_FETCH = 4, /* copy from device memory at addr to offset `from` of the bounce buffer */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * `kvpool`: the pool from the command line. The verb table; what all verbs share is in base/cli.c. / */
+ * The command `kvpool`. This file has the table of verbs; base/cli.c has the functions that all verbs share. */
 #include "tools/base/cli.h"
 
 #include "common/rlimits.h"
@@ -86,7 +86,7 @@ complain_of_verb(const char *name)
         fprintf(stderr, "kvpool: unknown option %s: options have two dashes; see kvpool --help\n", name);
         return KVP_EXIT_USAGE;
     }
-    size_t best = 3; /* a name with three or more changes is not suggested */
+    size_t best = 3; /* a verb at an edit distance of three or more is not suggested */
 
     for (size_t i = 0; i < KVP_ARRAY_LEN(verbs); i++) {
         const size_t d = edit_distance(name, verbs[i].name);

@@ -74,8 +74,8 @@ kvp_bounces_fini(kvp_bounces_t *bounces)
     pthread_mutex_destroy(&bounces->lock);
 }
 
-/* Waits for a buffer until deadline_ns. Returns an idle buffer, or OK with NULL if the caller may create a buffer, or
- * DEADLINE. */
+/* Takes an idle buffer, and waits for one until deadline_ns. OK with NULL: there are fewer than max buffers, and the
+ * caller may create one. DEADLINE: none was given back in time. */
 static kvp_err_t
 wait_for_stage(kvp_bounces_t *bounces, uint64_t deadline_ns, kvp_bounce_t **bounce_out)
 {

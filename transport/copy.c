@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* the smallest size at which non-temporal stores are faster on cold memory and lose little on warm memory */
+/* the smallest copy that uses non-temporal stores: faster for cold memory, and hardly slower for warm memory */
 #define STREAM_WHOLE_BYTES (256u << 10)
 #define STREAM_PIECE_BYTES 4096u
 #define LINE_BYTES 64u

@@ -18,7 +18,7 @@ void kvp_copy(void *dst, const void *src, size_t n);
 void kvp_copy_part(void *dst, const void *src, size_t n, uint64_t whole);
 void kvp_copy_fence(void);
 
-/* The state of a copy in pieces that also computes kvp_sum's checksum in the same pass. The checksum is of the bytes
+/* The state of a copy in pieces that computes the checksum of kvp_sum in the same pass. The checksum is of the bytes
  * that were stored, even if the source changes during the copy. The caller owns the state; nothing has to be freed. */
 typedef struct {
     uint64_t acc[8];
@@ -26,7 +26,7 @@ typedef struct {
     uint64_t total; /* the number of bytes copied so far */
     const uint8_t *next; /* the address of the source bytes after the current piece, for prefetching; NULL = unknown */
     uint32_t stripe; /* the index of the next 64-byte stripe in its block of 16 stripes */
-    /* the number of bytes in `hold` not yet added to acc: all of the first 256 bytes, later the last 64 or more */
+    /* the number of bytes in `hold`, which are not yet added to acc: the first 256 bytes, later at least the last 64 */
     uint32_t held;
     uint8_t hold[256];
 } kvp_copy_sum_t;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Copy and checksum in one pass. Two passes take half as much time again as the copy alone, even if the second pass
- * reads from the cache, because the memory bus is idle meanwhile. In one pass the checksum is computed while loads
- * are pending.
+ * Copy and checksum in one pass. Two passes take 1.5 times as long as the copy alone, even if the second pass reads
+ * from the cache, because the memory bus is idle meanwhile. In one pass the checksum is computed while loads are
+ * pending.
  *
  * Design notes. The checksum is XXH3-64 (seed 0, default secret) for inputs of any length, in stripes of 64 bytes and
  * blocks of 16 stripes, by its specification (github.com/Cyan4973/xxHash, doc/xxhash_spec.md). The xxHash library has
  * no function that also stores the bytes. Inputs up to 256 bytes are buffered and given to the library. Of longer
- * inputs at least the last 64 bytes are buffered, because the last stripe may overlap the stripe before and has
- * another rule. The tests compare the result with kvp_sum.
+ * inputs at least the last 64 bytes are buffered, because the last stripe may overlap the stripe before and has another
+ * rule. The tests compare the result with kvp_sum.
  *
- * A source of many pieces (one for each layer) stops the processor's own prefetching at the end of each piece, and
- * the checksum leaves fewer loads in flight to hide the gap. So a large copy prefetches its source, across the end of
- * a piece into the next piece: pieces of 16 KiB are 1.4 times as fast, whole objects as fast as without prefetching
+ * A source of many pieces (one for each layer) stops the processor's own prefetching at the end of each piece, and the
+ * checksum leaves fewer loads in flight to hide the gap. So a large copy prefetches its source, across the end of a
+ * piece into the next piece: pieces of 16 KiB are 1.4 times as fast, whole objects as fast as without prefetching
  * (measured on Zen 5; a prefetch distance of 4 KiB gives nine tenths of the gain). */
 #include "transport/copy.h"
 
@@ -48,11 +48,11 @@ _Alignas(64) static const uint8_t secret[SECRET_BYTES] = {
     0x45, 0xcb, 0x3a, 0x8f, 0x95, 0x16, 0x04, 0x28, 0xaf, 0xd7, 0xfb, 0xca, 0xbb, 0x4b, 0x40, 0x7e,
 };
 
-/* How a function that sums stripes also stores them. */
+/* How a function that adds stripes to the checksum also stores their bytes. */
 typedef enum {
-    STORE_NONE, /* does not store: the bytes are stored already */
+    STORE_NONE, /* does not store: the bytes have been stored already */
     STORE_PLAIN,
-    STORE_STREAM, /* stores that bypass the cache; dst is aligned to 32 */
+    STORE_STREAM, /* non-temporal stores, which bypass the cache; dst is aligned to 32 bytes */
 } store_t;
 
 static uint64_t
@@ -126,8 +126,8 @@ scramble_avx2(__m256i acc, const uint8_t *key)
     return _mm256_add_epi64(low, _mm256_slli_epi64(high, 32));
 }
 
-/* Sums n stripes, beginning at index `stripe` of one block, and stores them. store is a constant in each caller, so
- * the loop has no branch. ahead points at source bytes to prefetch; the address need not be mapped. */
+/* Adds n stripes to acc, beginning at index `stripe` of a block, and stores their bytes. store is a constant in each
+ * caller, so the loop has no branch. ahead points at source bytes to prefetch; the address need not be mapped. */
 __attribute__((target("avx2"), always_inline)) static inline void
 stripes_avx2(__m256i acc[2], size_t stripe, uint8_t *dst, const uint8_t *src, size_t n, store_t store,
              const uint8_t *ahead)
@@ -150,8 +150,8 @@ stripes_avx2(__m256i acc[2], size_t stripe, uint8_t *dst, const uint8_t *src, si
     }
 }
 
-/* Returns the address to prefetch while src is read. `left` bytes of the source piece are left, and next is the piece
- * after it. Without next, returns an address within the piece. */
+/* Returns the address to prefetch while src is read, AHEAD_BYTES further on. The piece has `left` more bytes, and then
+ * follows the piece `next`; with next NULL the address stays within the piece. */
 static inline const uint8_t *
 ahead_of(const uint8_t *src, size_t left, const uint8_t *next)
 {
@@ -159,7 +159,7 @@ ahead_of(const uint8_t *src, size_t left, const uint8_t *next)
     return next == NULL ? src : next + (AHEAD_BYTES - left);
 }
 
-/* Adds n stripes to the checksum and stores them, with the accumulators in registers throughout. */
+/* Adds n stripes to the checksum and stores their bytes. The accumulators stay in registers. */
 __attribute__((target("avx2"), always_inline)) static inline void
 run_avx2_as(kvp_copy_sum_t *cs, uint8_t *dst, const uint8_t *src, size_t n, store_t store)
 {
@@ -215,7 +215,7 @@ has_avx2(void)
 }
 #endif
 
-/* sum_stripes adds n whole stripes to acc, and stores them. More bytes of the input must follow. */
+/* sum_stripes adds n whole stripes to acc, and stores their bytes. They must not be the input's last bytes. */
 static void
 sum_stripes(kvp_copy_sum_t *cs, uint8_t *dst, const uint8_t *src, size_t n, store_t store)
 {
@@ -225,7 +225,7 @@ sum_stripes(kvp_copy_sum_t *cs, uint8_t *dst, const uint8_t *src, size_t n, stor
         run_portable(cs, dst, src, n, store);
 }
 
-/* Copies n bytes into cs->hold, and the same bytes into dst. */
+/* Copies n bytes into cs->hold, to be summed later, and into dst. */
 static void
 hold_bytes(kvp_copy_sum_t *cs, uint8_t *dst, const uint8_t *src, size_t n)
 {
@@ -267,7 +267,7 @@ kvp_copy_sum(kvp_copy_sum_t *cs, void *dst, const void *src, size_t n, const voi
     to += fill;
     from += fill;
     n -= fill;
-    if (n < STRIPE) { /* too few new bytes for the last stripe: the last buffered stripe stays in the buffer */
+    if (n < STRIPE) { /* too few bytes follow for a last stripe, so the last buffered stripe stays in the buffer */
         sum_stripes(cs, NULL, cs->hold, cs->held / STRIPE - 1, STORE_NONE);
         memmove(cs->hold, cs->hold + cs->held - STRIPE, STRIPE);
         cs->held = STRIPE;
@@ -314,5 +314,5 @@ kvp_copy_sum_end(const kvp_copy_sum_t *cs)
     sum ^= sum >> 37;
     sum *= PRIME_MX1;
     sum ^= sum >> 32;
-    return sum == 0 ? 1 : sum; /* 0 means that there is no checksum, so a checksum of 0 becomes 1 */
+    return sum == 0 ? 1 : sum; /* the value 0 means "no checksum", so a checksum of 0 becomes 1 */
 }

@@ -11,9 +11,9 @@
 #define KVP_TRANSPORTS_MAX 4u
 
 typedef struct {
-    /* the numbers of objects read and written by one transport, and their bytes */
+    /* the numbers of objects that one transport read and wrote, and their bytes */
     _Atomic uint64_t reads, read_bytes, writes, write_bytes;
-    /* the costs of kvp_ep_costs_t, summed over this transport's endpoints; 0 = not counted */
+    /* kvp_ep_costs_t, summed over the endpoints of this transport; 0 = not counted */
     _Atomic uint64_t requests, doorbells, completions, system_calls, copied_bytes;
 } kvp_path_counters_t;
 

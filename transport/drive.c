@@ -40,7 +40,7 @@ is_any_running(const kvp_drive_t *drive)
     return false;
 }
 
-/* Submits and polls one queue once. Returns true if a transfer was submitted or completed. */
+/* Submits and polls the transfers of one queue once. Returns true if a transfer was submitted or completed. */
 static bool
 drive_queue(kvp_xferq_t *queue)
 {
@@ -75,7 +75,7 @@ drive_round(kvp_drive_t *drive)
     return has_moved;
 }
 
-/* Returns whether a queue without progress for patience_ns may be cut. */
+/* Returns whether queues in which no byte moved for patience_ns may be cut now. */
 static bool
 may_cut_silent(const kvp_drive_t *drive)
 {
@@ -88,8 +88,8 @@ may_cut_silent(const kvp_drive_t *drive)
     return false;
 }
 
-/* Cuts, after a round, each queue that made no progress for its patience_ns. Returns when the next patience_ns ends.
- * The transfers of a cut queue end when the caller closes the endpoint, without a wait. */
+/* Cuts, after a round, each queue in which no byte moved for its patience_ns. Returns when the next patience_ns ends.
+ * The transfers of a cut queue complete when the caller closes the endpoint; the drive does not wait for them. */
 static uint64_t
 leave_silent(kvp_drive_t *drive)
 {
@@ -110,8 +110,8 @@ leave_silent(kvp_drive_t *drive)
     return until_ns;
 }
 
-/* Returns true if a transfer moved within the last spin_ns, so that the next completion is likely to come before the
- * thread could sleep and wake. */
+/* Returns true if a transfer was submitted or completed within the last spin_ns, so that the next completion is likely
+ * to come before the thread could sleep and wake. */
 static bool
 is_worth_polling(const kvp_drive_t *drive)
 {

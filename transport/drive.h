@@ -11,23 +11,23 @@
 /* The queue of transfers for one endpoint. The zero value is an empty queue. */
 typedef struct {
     kvp_ep_t *ep; /* the endpoint, borrowed while the queue is driven */
-    /* the transfers in the order of submission; the done of each is kvp_xferq_done or calls it, and its arg is the
-     * queue */
+    /* the transfers in the order of submission. arg of each is the queue; done is kvp_xferq_done, or a function that
+     * calls it */
     kvp_xfer_t **xfers;
     size_t n;
     size_t submitted_n;
     size_t done_n;
-    uint64_t patience_ns; /* how long no byte may move before the queue is cut; UINT64_MAX = until the deadline */
-    uint64_t moved_ns; /* the time when a byte last moved or, before, when the queue began */
-    uint64_t seen_bytes; /* the bytes that the endpoint had sent and received at the end of the last round */
-    bool has_moved; /* in the current round a byte moved or a transfer completed */
-    /* OK, or why the queue was cut. No more transfers of a cut queue are submitted, and the caller closes the
-     * endpoint. NODE_LOST: no byte moved for patience_ns. DEADLINE, CLOSED: the drive ended before the queue.
-     * DISCONNECTED and the errors of submit: the endpoint is broken. */
+    uint64_t patience_ns; /* the queue is cut if no byte moves for this time; UINT64_MAX = only at the deadline */
+    uint64_t moved_ns; /* the time when a byte last moved, at first the time of kvp_xferq_begin */
+    uint64_t seen_bytes; /* sent_bytes + received_bytes of the endpoint at the end of the last round */
+    bool has_moved; /* in this round a byte moved or a transfer of the queue completed */
+    /* OK, or why the queue was cut. Further transfers of a cut queue are not submitted, and the caller closes the
+     * endpoint. NODE_LOST: no byte moved for patience_ns. DEADLINE, CLOSED (given up): the drive ended before the
+     * queue. DISCONNECTED and the errors of submit: the endpoint is broken. */
     kvp_err_t err;
 } kvp_xferq_t;
 
-/* kvp_xferq_begin sets the queue's endpoint, and starts the time of patience_ns. */
+/* kvp_xferq_begin sets the queue's endpoint; patience_ns counts from now_ns. */
 void kvp_xferq_begin(kvp_xferq_t *queue, kvp_ep_t *ep, uint64_t patience_ns, uint64_t now_ns);
 
 /* kvp_xferq_done counts a completed transfer in its queue. It is the done function of the transfers. */
@@ -42,7 +42,7 @@ typedef struct {
      * KVP_POLL_SLICE_NS */
     int stop_fd;
     uint64_t drain_ns; /* how long the drive waits for transfers under way after its end; 0 = does not wait */
-    /* true: silent queues are cut; false: silent queues are cut only after another queue has ended with success */
+    /* true: queues silent for patience_ns are cut; false: only after another queue has ended with success */
     bool may_leave;
     bool may_spin; /* the drive polls instead of sleeping for as long as an endpoint asks (kvp_ep_t.spin_ns) */
     uint64_t now_ns; /* the time of the last clock reading */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The table of keys of exported memory. Keys are random, so a key is its own hash. */
+ * The table of the keys of exported memory. The keys are random numbers, so a key is its own hash value. */
 #include "transport/exports.h"
 
 #include "common/clock.h"
@@ -27,7 +27,7 @@ kvp_exports_fini(kvp_exports_t *ex)
     pthread_rwlock_destroy(&ex->lock);
 }
 
-/* Returns the slot with the key, or the free slot for the key. */
+/* Returns the slot that has the key, else the free slot where the key would go. */
 static kvp_export_t *
 slot_of(kvp_export_t *slots, size_t slots_n, uint64_t key)
 {
@@ -90,8 +90,8 @@ kvp_exports_del(kvp_exports_t *ex, uint64_t key)
         size_t mask = ex->slots_n - 1;
         size_t at = (size_t)(hole - ex->slots);
 
-        /* Moves entries that linear probing had pushed past the removed slot, so that the emptied slot cuts off no
-         * look-up. */
+        /* Moves back the entries that linear probing had put past the removed slot, so that a look-up does not stop at
+         * the emptied slot before it finds them. */
         for (size_t i = (at + 1) & mask; ex->slots[i].key != 0; i = (i + 1) & mask) {
             size_t home = ex->slots[i].key & mask;
             if (((i - home) & mask) < ((i - at) & mask)) continue;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Transfers by loads and stores in mapped memory. A long transfer is split into pieces. Between pieces its deadline
- * and its guard are checked, so that a writer that lost its extent stops soon, and a caller at its deadline does not
+ * Transfers by loads and stores in mapped memory. A long transfer is split into pieces. Between pieces its deadline and
+ * its guard word are checked. So a writer whose space was taken away stops soon, and a caller at its deadline does not
  * wait for a whole object. */
 #include "transport/local.h"
 
@@ -111,7 +111,7 @@ move_words(const kvp_xfer_t *xfer, void *at)
     if (xfer->kind == KVP_XFER_WRITE) kvp_words_store(at, line, xfer->len);
 }
 
-/* Returns the source address of the WRITE's piece after piece i, for prefetching; NULL after the last piece. */
+/* Returns the address of the piece after piece i of a WRITE's source, for prefetching; NULL after the last piece. */
 static const void *
 piece_behind(const kvp_xfer_t *xfer, uint32_t i)
 {
@@ -167,7 +167,7 @@ kvp_local_run(kvp_local_t *local, kvp_xfer_t *xfer, void *at, const void *guard)
     }
     if (has_sum) kvp_copy_sum_begin(&local->sum, xfer->len);
     err = move_pieces(local, xfer, at, guard);
-    kvp_copy_fence(); /* also after an early stop: no store of the copy may be under way after the return */
+    kvp_copy_fence(); /* also after an early stop, because the caller expects that no store of the copy is under way */
     if (err == KVP_OK && has_sum) xfer->sum = kvp_copy_sum_end(&local->sum);
     return err;
 }

@@ -10,8 +10,8 @@
 
 #define KVP_WORDS_MAX KVP_DESC_BYTES
 
-/* kvp_words_fit returns whether n bytes at addr can be moved as whole words: aligned to 8, and at most one
- * descriptor. */
+/* kvp_words_fit returns whether n bytes at addr can be moved as whole words of 8 bytes: both are multiples of 8, and n
+ * is at most one descriptor (128 bytes). */
 static inline bool
 kvp_words_fit(const void *addr, uint64_t n)
 {
@@ -30,11 +30,12 @@ void kvp_words_store(void *shared, const void *src, size_t n);
 kvp_err_t kvp_word_publish(void *shared, uint64_t word) KVP_MUST_USE;
 /* kvp_word_load loads one word with acquire order. */
 uint64_t kvp_word_load(const void *shared);
-/* kvp_word_is_still loads one word after all earlier loads of the caller, and returns whether it is `word`: bytes that
- * the caller read while the word protects them are valid. kvp_word_load cannot show that: it orders later loads. */
+/* kvp_word_is_still loads one word after all earlier loads of the caller, and returns whether it equals `word`. If so,
+ * bytes that the caller read, and that this word protects, are valid. kvp_word_load cannot show this, because it orders
+ * only later loads. */
 bool kvp_word_is_still(const void *shared, uint64_t word);
 
-/* The state of an endpoint for local transfers. */
+/* The state that an endpoint of shm (or mem) keeps for local transfers. */
 typedef struct {
     kvp_copy_sum_t sum;
     uint64_t now_ns; /* the time of the last reading of the clock */

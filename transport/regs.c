@@ -12,8 +12,8 @@ struct kvp_reg {
     uintptr_t start;
     uintptr_t end;
     kvp_devmem_t mem;
-    bool is_reached; /* the memory is device memory that some transport can reach */
-    bool is_leaving; /* new holds are refused, existing holds stay valid; guarded by the regs' lock */
+    bool is_reached; /* the range is device memory that at least one transport can access in place */
+    bool is_leaving; /* kvp_regs_del was called: no new holds, existing holds stay valid; guarded by the lock */
     _Atomic uint32_t users;
     kvp_loan_t *loans[]; /* the loan of each transport; NULL = no loan */
 };
@@ -37,8 +37,8 @@ reg_destroy(const kvp_regs_t *regs, kvp_reg_t *reg)
     free(reg);
 }
 
-/* Makes a range and lends its memory to the transports. A transport without a loan copies host memory, and moves
- * device memory through bounce buffers. Managed memory is never lent, because it migrates. */
+/* Makes a registered range and lends its memory to the transports. A transport that refused the loan copies host
+ * memory, and moves device memory through bounce buffers. Managed memory is never lent, because it migrates. */
 static kvp_reg_t *
 reg_create(const kvp_regs_t *regs, void *addr, size_t len, const kvp_devmem_t *mem)
 {
@@ -129,8 +129,8 @@ kvp_regs_add(kvp_regs_t *regs, void *addr, size_t len, const kvp_devmem_t *mem)
     return err;
 }
 
-/* Marks the range that begins at start as leaving, and returns it. Returns NULL if there is no such range or another
- * thread already removes it. */
+/* Marks the range that begins at start as leaving, so that it gets no new holds, and returns it. NULL: there is no such
+ * range, or another thread is removing it. */
 static kvp_reg_t *
 begin_leave(kvp_regs_t *regs, uintptr_t start)
 {
@@ -218,8 +218,7 @@ kvp_regs_rele(kvp_regs_t *regs, kvp_reg_t *reg)
 {
     uint32_t users = reg->users;
 
-    /* Only the last release takes the lock, because the thread in kvp_regs_del may free the range right after that
-     * release. */
+    /* Only the last release takes the lock: right after it the thread that waits in kvp_regs_del may free the range. */
     while (users > 1)
         if (atomic_compare_exchange_weak(&reg->users, &users, users - 1)) return;
     pthread_mutex_lock(&regs->idle_lock);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The memory ranges that the user of a handle registered. A batch call holds the ranges that it uses, and unregister
+ * The memory ranges that the user of a handle registered. A batch call holds the ranges that it uses, and kvp_regs_del
  * waits until no call holds the range. Any thread. */
 #ifndef KVP_TRANSPORT_REGS_H
 #define KVP_TRANSPORT_REGS_H
@@ -20,7 +20,7 @@ typedef struct {
     size_t n;
     size_t cap;
     _Atomic size_t devices_n; /* the number of registered ranges of device memory */
-    /* device memory is moved through bounce buffers and never lent; set before the first registration */
+    /* device memory goes through bounce buffers and is never lent; set before the first registration */
     bool bounces_devices;
     pthread_mutex_t idle_lock; /* the mutex of `idle`; no other lock is taken while it is held */
     pthread_cond_t idle;

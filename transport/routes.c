@@ -31,10 +31,10 @@ kvp_connect_await(kvp_ep_t *ep, const kvp_err_t *outcome, const _Atomic bool *is
 
 #define OUT_FIRST_NS (1 * KVP_NS_PER_S)
 #define OUT_DOUBLINGS 6u
-/* the time in use without a failure after which a route's back-off starts from the beginning */
+/* a route that was in use for this time without a failure begins its back-off at OUT_FIRST_NS again */
 #define LASTING_NS (60 * KVP_NS_PER_S)
 #define TRIAL_NS (3 * KVP_NS_PER_S)
-/* the longest wait of one kvp_trial_drive: the calling thread has other periodic work */
+/* the longest wait in one kvp_trial_drive, because the calling thread has other periodic work */
 #define TRIAL_TURN_NS (10 * KVP_NS_PER_MS)
 
 bool

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The state of one transport as a route to one node. A transport with a port of its own (KVP_TP_OWN_PORT: rdma) may
- * fail although the node is healthy: there is no path between the networks of the devices, or memory may not be
- * locked. Such a route is disabled for a back-off time, and tested in the background before data uses it again. The
+ * fail although the node is healthy: there is no path between the networks of the adapters, or the process may not lock
+ * memory. Such a route is disabled for a back-off time, and tested in the background before data uses it again. The
  * lock of client/memory/peers.c guards the routes. */
 #ifndef KVP_TRANSPORT_ROUTES_H
 #define KVP_TRANSPORT_ROUTES_H
@@ -14,7 +14,7 @@
 typedef struct {
     uint32_t fails; /* the number of the route's failures in a row */
     uint64_t until_ns; /* the time until which the route is disabled; 0 = the route is in use */
-    uint64_t reset_ns; /* the time when the route was last enabled again */
+    uint64_t reset_ns; /* the time when kvp_route_reset last enabled the route */
 } kvp_route_t;
 
 static inline bool
@@ -52,9 +52,9 @@ typedef struct {
     uint64_t end_ns;
 } kvp_trial_t;
 
-/* kvp_trial_begin starts a trial; its error is already the outcome. kvp_trial_drive waits up to 10 ms: EAGAIN means
- * that the trial continues, any other result is the outcome. kvp_trial_end closes the trial's endpoint, and is legal
- * at any time. */
+/* kvp_trial_begin starts a trial; if it fails, its error is the outcome of the trial. kvp_trial_drive waits up to 10
+ * ms: EAGAIN means that the trial continues, any other result is its outcome. kvp_trial_end closes the trial's
+ * endpoint, and may be called at any time. */
 kvp_err_t kvp_trial_begin(kvp_trial_t *trial, kvp_tp_t *tp, const kvp_hostport_t *to) KVP_MUST_USE;
 kvp_err_t kvp_trial_drive(kvp_trial_t *trial) KVP_MUST_USE;
 void kvp_trial_end(kvp_trial_t *trial);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The part that all transports share: the functions for empty slots of a transport's table, so that callers never
- * test a slot for NULL, the checks of a transfer, and the allocating wrappers. all/registry.c lists the transports.
- * Any thread. */
+ * The part that all transports share: default functions for the empty slots of a transport's table, so that callers
+ * never test a slot for NULL; the checks of a transfer; and the functions that allocate. all/registry.c lists the
+ * transports. Any thread. */
 #include "transport/inside.h"
 
 #include "common/forkguard.h"
@@ -38,8 +38,7 @@ default_wake_or_tend(kvp_tp_t *tp)
     (void)tp;
 }
 
-/* Calls done at once. Right only for a transport to which no peer writes: a transport with writers needs a peer_fence
- * of its own. */
+/* Calls done at once: right only for a transport to which no peer writes. Other transports need a peer_fence. */
 static void
 default_peer_fence(kvp_tp_t *tp, kvp_idrange_t dead, uint64_t live_min, kvp_fence_fn done, void *arg)
 {

@@ -19,21 +19,21 @@
 /* Capabilities and limitations of a transport: the bits of kvp_transport_ops.caps. */
 #define KVP_TP_SAME_HOST 0x01u /* the transport works only between processes of one host */
 #define KVP_TP_DEVICE_MEM 0x02u /* the transport can move device (GPU) memory that was lent to it (KVP_XFER_DEVICE) */
-/* the serving side checks a WRITE's guard word, and refuses a PUBLISH that kvp_word_may_become forbids */
+/* the transport checks the guard word of a GUARDED WRITE, and refuses a PUBLISH that kvp_word_may_become forbids */
 #define KVP_TP_GUARDS 0x04u
 #define KVP_TP_SYNC 0x08u /* submit completes every transfer before it returns */
-/* the network does not protect the bytes: a reader must verify every READ by its checksum */
+/* the network does not protect the bytes, so a reader must verify each READ by the object's checksum */
 #define KVP_TP_VERIFY_SUM 0x10u
 /* the transport listens on a port of its own at the node's address, and takes no accepted sockets */
 #define KVP_TP_OWN_PORT 0x40u
-/* a peer's bytes may still land in our memory after a quiesce, until the peer is cut or fenced */
+/* after a quiesce a peer's writes may still land in our memory, until peer_cut or peer_fence ends them */
 #define KVP_TP_LATE_WRITES 0x20u
-/* a READ costs as much as its work requests, so a small object is verified by its checksum alone, without a READ of its
- * descriptor */
+/* each READ costs a work request, so a reader verifies a small object by its checksum alone, and does not READ the
+ * object's descriptor as well */
 #define KVP_TP_SUM_ALONE 0x80u
-/* mr_reg is slow for large memory: call mr_reg from a thread that may block for long */
+/* mr_reg takes seconds for large memory: call mr_reg from a thread that may block for long */
 #define KVP_TP_SLOW_REG 0x100u
-/* READs complete one after another in the order of submission, and AFTER_PRIOR delays no READ */
+/* READs complete one after another in the order of submission, so AFTER_PRIOR makes no READ wait */
 #define KVP_TP_READS_IN_ORDER 0x200u
 
 #define KVP_TOKEN_MAX 96u
@@ -58,16 +58,16 @@ typedef struct {
     uint64_t len; /* the length of the opened remote memory in bytes */
 } kvp_rseg_t;
 
-/* The cost of moving data by one endpoint. Stays zero for a transport that does not count. */
+/* The cost of the transfers of one endpoint. Stays zero for a transport that does not count. */
 typedef struct {
-    uint64_t requests; /* the number of work requests that were posted to adapters */
+    uint64_t requests; /* the number of work requests posted to the network adapters */
     uint64_t doorbells;
-    uint64_t completions; /* the number of completions that were requested from adapters */
+    uint64_t completions; /* the number of completions that adapters were asked to report */
     uint64_t system_calls; /* the system calls that kvpool made; the system calls of the network stack are not known */
     uint64_t copied_bytes; /* the bytes that the processor copied because the local memory was not registered */
 } kvp_ep_costs_t;
 
-/* a loan: local memory that the caller registered with a transport in advance (lend) */
+/* a loan: local memory that the caller registered in advance with a transport, by its slot lend */
 typedef struct kvp_loan kvp_loan_t;
 
 typedef struct {
@@ -75,8 +75,8 @@ typedef struct {
     uint64_t incarnation; /* the incarnation that was sent to the peer; 0 = none */
     kvp_ep_costs_t costs;
     uint32_t spin_ns; /* how long a caller should poll for completions before it sleeps; 0 = sleep at once */
-    bool needs_sums; /* this endpoint's READs are valid only if their checksum is right, as with KVP_TP_VERIFY_SUM */
-    /* sent_bytes and received_bytes count the data of a transport that works in the background. A peer is silent
+    bool needs_sums; /* a READ of this endpoint is valid only if its checksum is right, as with KVP_TP_VERIFY_SUM */
+    /* The data bytes sent and received so far, if the transport works in the background. The peer counts as silent
      * while neither number grows. */
     uint64_t sent_bytes;
     uint64_t received_bytes;
@@ -104,16 +104,16 @@ typedef struct {
 
 typedef struct {
     uint64_t incarnation; /* the client's incarnation, which is sent to peers; 0 on an instance that only serves */
-    /* True: each endpoint draws and sends a random incarnation (kvp_ep_t) instead of the instance's, so that each
-     * endpoint can be cut alone. A transport that cuts no peer ignores the flag. */
+    /* True: each endpoint sends a random incarnation of its own (kvp_ep_t) instead of the instance's, so that each can
+     * be cut alone (peer_cut). A transport without peer_cut ignores the flag. */
     bool is_incarnation_drawn;
     uint8_t pool_id[16];
     uint32_t lanes; /* the number of serving threads that will call serve(); 0 = the instance does not serve */
     uint32_t max_conns; /* the most connections that the serving side accepts; 0 = 4096 */
-    /* Serving side: the transport refuses connections of a peer before peer_came and after peer_left (only with
-     * KVP_TP_OWN_PORT). */
+    /* Serving side: connections of a peer are refused before peer_came and after peer_left. Used only by transports
+     * with KVP_TP_OWN_PORT. */
     bool needs_attachment;
-    /* the caller trusts software adapters: kvp_ep_t.needs_sums stays false for an endpoint on a software adapter */
+    /* software adapters are trusted: kvp_ep_t.needs_sums stays false for an endpoint on a software adapter */
     bool trusts_adapters;
     const void *own; /* the options of this one transport, of the type that its table.h declares; NULL = defaults */
 } kvp_tp_conf_t;
@@ -161,20 +161,20 @@ typedef struct kvp_xfer {
     kvp_rseg_t *guard_rseg;
     uint64_t guard_off;
     uint64_t guard_word;
-    /* CLOCK_MONOTONIC; a transport that copies ends the transfer with DEADLINE at this time; 0 = no deadline */
+    /* a time of CLOCK_MONOTONIC: a transport that copies ends the transfer at this time with DEADLINE; 0 = never */
     uint64_t deadline_ns;
-    /* WRITE, PUBLISH: a time (CLOCK_MONOTONIC) not later than the request for the space in the peer's memory. A
-     * transport with KVP_TP_LATE_WRITES uses only connections that were established by then, else the status is
-     * EAGAIN. 0 = no other client can get the space. */
+    /* WRITE, PUBLISH: a time (CLOCK_MONOTONIC) at or before the request to the master for the space in the peer's
+     * memory. A transport with KVP_TP_LATE_WRITES uses only connections that were established before, else the status
+     * is EAGAIN. 0 = no other client can get the space. */
     uint64_t granted_ns;
     void (*done)(struct kvp_xfer *xfer);
     void *arg;
 
-    /* The outcome, set before done is called. STALE: the guard or the PUBLISH was refused. INVALID: ill-formed, out
-     * of range, or a write with a reader's token. PROTO: the peer's answer was malformed, and the endpoint is broken.
-     * CORRUPT (PEER_SUM): the received bytes do not have the peer's checksum. NOTSUP (DEVICE): not all of the memory
-     * is registered. NOT_REGISTERED (DEVICE): the memory was freed. EAGAIN: the grant of the space is older than the
-     * connection; nothing was sent, and the caller asks for another grant. Others: OK, DEADLINE, NO_SEGMENT,
+    /* The outcome, set before done is called. STALE: the guard or the PUBLISH was refused. INVALID: ill-formed, out of
+     * range, or a write with a reader's token. PROTO: the peer's answer was malformed, and the endpoint is broken.
+     * CORRUPT (PEER_SUM): the received bytes do not have the peer's checksum. NOTSUP (DEVICE): not all of the memory is
+     * registered. NOT_REGISTERED (DEVICE): the memory was freed. EAGAIN: the space was granted before the connection
+     * was made (granted_ns); nothing was sent, and the caller asks for other space. Others: OK, DEADLINE, NO_SEGMENT,
      * DISCONNECTED, CANCELLED. */
     kvp_err_t status;
     uint64_t sum; /* the checksum of the moved bytes; valid with KVP_XFER_SUM and status OK */
@@ -211,8 +211,8 @@ struct kvp_transport_ops {
      *   slot returns NOTSUP. A transport without a network may give the host another meaning.
      * - adopt hands an accepted socket to the instance. The first frame (DATA_HELLO) of the socket is still unread.
      *   adopt takes the descriptor, also on failure. An empty slot closes the descriptor and returns NOTSUP.
-     * - serve runs one lane: it handles the ready events, waits up to timeout_ms (-1 = without limit) and returns.
-     *   One thread calls serve for each lane. An empty slot returns NOTSUP.
+     * - serve runs one lane (a serving thread and its connections): it handles the ready events, waits up to timeout_ms
+     *   (-1 = without limit) and returns. One thread calls serve for each lane. An empty slot returns NOTSUP.
      * - wake makes every running serve return soon. Any thread. An empty wake slot does nothing. */
     kvp_err_t (*listen)(kvp_tp_t *tp, const kvp_hostport_t *at, kvp_hostport_t *bound_out);
     kvp_err_t (*adopt)(kvp_tp_t *tp, int fd);
@@ -221,19 +221,19 @@ struct kvp_transport_ops {
 
     /* The serving side shuts peers out. A peer is named by the incarnation that it sent. Any thread may call.
      * - peer_fence refuses the peers `dead`, and every incarnation below live_min, from now on. It calls done once no
-     *   byte from these peers can land any more by this transport, in the call itself or in a lane. Answers to these
-     *   peers that are being sent may be cut. A transport that cannot see a peer's stores (shared memory that the
-     *   peer mapped) never calls done: the caller proves the same by the death of the process. An empty slot calls
-     *   done at once, right for a transport to which no peer writes.
-     * - quiesce calls done once every copy or send of the serving side that had begun before the call is over, in the
-     *   call itself, in a lane or in fini. A send that delays done by more than 1 s loses its connection. An empty
-     *   slot calls done at once, right for a transport whose serving side copies nothing.
+     *   byte from these peers can land any more by this transport, in the call itself or in a serving thread (lane).
+     *   Answers to these peers that are being sent may be cut. A transport that cannot see a peer's stores (shared
+     *   memory that the peer mapped) never calls done: the caller proves the same by the death of the process. An empty
+     *   slot calls done at once, right for a transport to which no peer writes.
+     * - quiesce calls done once every copy or send of the serving side that had begun before the call is over: in the
+     *   call itself, in a serving thread (lane) or in fini. A send that delays done by more than 1 s loses its
+     *   connection. An empty slot calls done at once, right for a transport whose serving side copies nothing.
      * - peer_cut ends every connection that this peer has now. After the return no byte sent on these connections
      *   lands; the peer may connect again. An empty slot does nothing, right where a quiesce has the same effect.
      * - peer_came records that the peer is attached (see needs_attachment). An empty slot does nothing.
-     * - peer_left records that the peer is detached. Its connections end as by peer_cut, and the memory of its keys
-     *   is deregistered in the background. The peer may attach again. An empty slot does nothing, right for a
-     *   transport that keeps no state for each peer. */
+     * - peer_left records that the peer is detached. Its connections end as by peer_cut, and the memory of its keys is
+     *   deregistered in the background. The peer may attach again. An empty slot does nothing, right for a transport
+     *   that keeps no state for each peer. */
     void (*peer_fence)(kvp_tp_t *tp, kvp_idrange_t dead, uint64_t live_min, kvp_fence_fn done, void *arg);
     void (*quiesce)(kvp_tp_t *tp, kvp_quiesce_fn done, void *arg);
     void (*peer_cut)(kvp_tp_t *tp, uint64_t incarnation);
@@ -275,19 +275,19 @@ struct kvp_transport_ops {
 
     /* Endpoints. The slots from here on, except tend, are called by the one thread that uses the endpoint.
      * - ep_connect (mandatory) begins to connect, and resolves a host name in the call. done is called once: in
-     *   ep_connect, in ep_poll, or in ep_close (with CANCELLED), but not if ep_connect returns an error. The peer's
-     *   side causes the errors UNREACHABLE, VERSION, PROTO, FENCED and BUSY.
-     * - ep_close (mandatory) never blocks. Every transfer that the endpoint still owns completes with CANCELLED.
-     *   After the return no part of the endpoint touches local memory. */
+     *   ep_connect, in ep_poll, or in ep_close (with CANCELLED), but not if ep_connect returns an error. Errors caused
+     *   by the peer: UNREACHABLE, DISCONNECTED, VERSION, PROTO, FENCED, BUSY, LIMIT, NOTSUP.
+     * - ep_close (mandatory) never blocks. Every transfer that the endpoint still owns completes with CANCELLED. After
+     *   the return no part of the endpoint touches local memory. */
     kvp_err_t (*ep_connect)(kvp_tp_t *tp, const kvp_hostport_t *to, kvp_ep_t *ep, kvp_ep_done_fn done, void *arg);
     void (*ep_close)(kvp_ep_t *ep);
 
     /* Data.
-     * - submit (mandatory) queues n transfers. *n_out < n is back-pressure: the caller keeps the other transfers,
-     *   polls and submits them again. An error means a broken endpoint; transfers accepted before the error still
-     *   complete. submit makes no malloc and no system call for each transfer.
-     * - drain waits for completions. After OK the endpoint touches no local memory. DEADLINE: transfers are still
-     *   under way at deadline_ns, and the caller closes the endpoint. An empty drain slot returns OK. */
+     * - submit (mandatory) queues n transfers. *n_out < n is back-pressure: the caller keeps the other transfers, polls
+     *   and submits them again. An error means a broken endpoint; transfers accepted before the error still complete.
+     *   submit makes no malloc and no system call for each transfer.
+     * - drain waits for completions. After OK the endpoint touches no local memory. DEADLINE: not all transfers had
+     *   completed at deadline_ns, and the caller closes the endpoint. An empty drain slot returns OK. */
     kvp_err_t (*submit)(kvp_ep_t *ep, kvp_xfer_t *const *xfers, size_t n, size_t *n_out);
     kvp_err_t (*drain)(kvp_ep_t *ep, uint64_t deadline_ns);
 
@@ -305,7 +305,7 @@ struct kvp_transport_ops {
     bool (*ep_is_broken)(const kvp_ep_t *ep);
     bool (*ep_is_stale)(const kvp_ep_t *ep);
 
-    /* tend does the periodic work of an instance: it detects devices that were removed or returned. Called about once
+    /* tend does the periodic work of an instance: it handles adapters that were removed or returned. Called about once
      * a second, by any thread; does not block. An empty tend slot does nothing. */
     void (*tend)(kvp_tp_t *tp);
 };
@@ -321,7 +321,7 @@ kvp_err_t kvp_rseg_create(kvp_tp_t *tp, const kvp_token_t *token, uint64_t len, 
                           kvp_rseg_t **rseg_out) KVP_MUST_USE;
 void kvp_rseg_destroy(kvp_rseg_t *rseg);
 
-/* kvp_rseg_has returns whether the len bytes at offset off lie within the remote memory. */
+/* kvp_rseg_has returns whether the len bytes at offset off lie within the opened remote memory. */
 static inline bool
 kvp_rseg_has(const kvp_rseg_t *rseg, uint64_t off, uint64_t len)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The shell of the state machines putop and getop: it does the input and output that they ask for, and decides
  * nothing. The link is held from KVP_STEP_SESSION until the session is lost or the batch ends, so all steps between
- * the two happen in one incarnation of the master. */
+ * the two happen in one session (one incarnation of this client). */
 #include "client/api/batch.h"
 
 #include "client/data/bounced.h"
@@ -266,7 +266,7 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
     kvp_putop_t op = {
         .items = items,
         .n = n,
-        /* one move for each copy of each item */
+        /* moves_cap: one move for each copy of each item, up to MOVES_MAX */
         .moves_cap = moves_cap(n * (call->replicas == 0 ? 1 : call->replicas)),
         .out = &call->scratch->out,
         .deadline_ns = call->deadline_ns,
@@ -300,7 +300,7 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
             if (err != KVP_OK) kvp_putop_fail(&op, err);
         }
         if (step.kind == KVP_STEP_MOVE) {
-            /* The data that a silent node does not accept is put again on another node. */
+            /* if true, a silent node is given up early: its objects can be put on another node */
             bool may_go_elsewhere = op.only == 0 && kvp_peers_are_many(sh.link->peers);
 
             run_moves(&sh, &(kvp_transfer_t){.has_copies = op.has_copies, .others = may_go_elsewhere}, op.moves,

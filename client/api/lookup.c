@@ -15,7 +15,7 @@ _Static_assert(KVPOOL_PRESENT == KVP_FOUND_PRESENT && KVPOOL_ON_SSD == KVP_FOUND
 
 typedef struct {
     kvp_apicall_t *call;
-    kvp_query_t query; /* the query; the granted time counts from query.asked_ns */
+    kvp_query_t query; /* the question to the master; the reservation's time counts from query.asked_ns */
     Kvp__Pb__Lookup head;
     uint8_t *present; /* the caller's array, one byte for each key; may be NULL */
     kvpool_lookup_t result;
@@ -62,8 +62,8 @@ is_byte_legal(const ask_t *a, uint8_t byte)
            byte == (KVP_FOUND_PRESENT | KVP_FOUND_ON_HOST);
 }
 
-/* Returns true if the n bytes of the answer fit its head: one for each key, of a prefix with places one for each found
- * key, of any other prefix none. */
+/* Returns true if the answer has the right bytes: for kvpool_lookup one for each key; for kvpool_longest_prefix none,
+ * or with KVPOOL_PLACES one for each found key. */
 static bool
 is_tail_legal(const ask_t *a, const Kvp__Pb__LookupReply *msg, const uint8_t *found)
 {
@@ -77,7 +77,7 @@ is_tail_legal(const ask_t *a, const Kvp__Pb__LookupReply *msg, const uint8_t *fo
     return found_n == msg->found || (a->head.is_prefix && n == 0);
 }
 
-/* Returns the caller's byte for the i-th key. */
+/* Returns the value for present[i], the caller's byte of the i-th key. */
 static uint8_t
 present_at(const ask_t *a, const Kvp__Pb__LookupReply *msg, const uint8_t *found, uint32_t i)
 {

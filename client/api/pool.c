@@ -222,7 +222,7 @@ kvp_call_end(kvp_apicall_t *call, kvp_err_t err)
 
 /* ---- open */
 typedef struct {
-    kvpool_conf_t conf; /* with defaults; its strings belong to the caller, the environment or this struct */
+    kvpool_conf_t conf; /* caller's conf plus defaults; strings belong to caller, environment or this struct */
     char name[KVP_HOST_ID_MAX + 1];
     char host_id[KVP_HOST_ID_MAX + 1];
     kvp_session_conf_t session;
@@ -337,7 +337,7 @@ read_conf(const kvpool_conf_t *conf, opening_t *o)
     if (conf != NULL) {
         if (conf->struct_size != sizeof *conf) {
             kvp_log_error("client", "struct_size %zu is not that of kvpool_conf_t", conf->struct_size);
-            return KVP_INVALID; /* where conf->detail is in the struct is not known */
+            return KVP_INVALID; /* another version: conf->detail may lie elsewhere */
         }
         o->conf = *conf;
         if (o->conf.detail != NULL && o->conf.detail_cap > 0) o->conf.detail[0] = '\0';
@@ -385,7 +385,7 @@ start_node(kvpool_t *pool, const kvpool_conf_t *conf, uint64_t deadline_ns)
 
     if (conf->memory_bytes == 0) return KVP_OK;
     err = kvp_node_start(&node, deadline_ns, &pool->node);
-    if (err == KVP_SEGMENT_EXISTS || err == KVP_DEADLINE) /* errors of the node's thread, which logs no reason */
+    if (err == KVP_SEGMENT_EXISTS || err == KVP_DEADLINE) /* from the node's thread, which logs no reason */
         kvp_log_error("client",
                       err == KVP_DEADLINE ? "the node \"%s\" was not mounted in time"
                                           : "the pool already has a connected node with the name \"%s\", maybe another "

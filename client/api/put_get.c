@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define PIECES_MAX 1024u
-#define WINDOW_KEY_BYTES (8u << 20) /* most key bytes in one PUT_BEGIN message: half a frame */
+#define WINDOW_KEY_BYTES (8u << 20) /* most key bytes in one PUT_BEGIN; KVP_PLACES_MAX keys never have so many */
 /* most payload bytes in one round of begin, fill, seal, commit; the first objects cannot be evicted to make space for
  * the last ones until the round ends */
 #define WINDOW_PUT_BYTES (64ull << 20)

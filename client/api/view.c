@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRIES 2 /* most questions to the master; the second one if the object's space was reused meanwhile */
+#define TRIES 2 /* most questions to the master if the object's space is reused; find_view does not count repeats */
 #define TIER_WAIT_MS 500u /* longest time for which the master may hold back its answer to load the object */
 
 typedef struct {

@@ -43,7 +43,7 @@
 
 #define BACKOFF_FIRST_MS 20u
 #define BACKOFF_DOUBLINGS 5u
-#define RETRY_MAX_MS 200u /* longest pause between attempts if calls do not wait for them (master_wait_ns > 0) */
+#define RETRY_MAX_MS 200u /* longest pause between attempts to connect if calls do not wait (master_wait_ns > 0) */
 #define LASTING_NS (2 * KVP_NS_PER_S) /* a session that lasted this long resets the count of lost sessions */
 #define CONNECT_MAX_NS (1 * KVP_NS_PER_S) /* time limit of one attempt to connect to a master */
 #define SEVERAL_WAIT_NS (10 * KVP_NS_PER_S) /* least wait of calls for a new leader if there are several masters */
@@ -54,7 +54,7 @@
 #define BEATS_OF_WRITERS 4u /* heartbeats in one regular interval while a put is running (PROTOCOL "Sessions") */
 #define REVOKED_BEAT_MS 10u
 #define NOMEM_BEAT_MS 10u
-#define USED_MAX KVP_PLACES_MAX /* most reads reported in one message */
+#define USED_MAX KVP_PLACES_MAX /* most objects whose reads one USED message reports */
 #define FAREWELL_MAX_NS (300 * KVP_NS_PER_MS)
 
 struct kvp_mastersession {
@@ -68,14 +68,14 @@ struct kvp_mastersession {
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* signals a change of link, is_connecting or is_stopping */
-    pthread_cond_t work; /* wakes the background thread: a dead link, is_stopping, a lost link */
+    pthread_cond_t work; /* wakes the background thread: a new, lost or dead link, is_beat_due, is_stopping */
     kvp_link_t *link; /* the current link, NULL = none; lock guards it and all fields below */
     kvp_link_t *lingering; /* the previous link, while its cached locations may be read; NULL = none */
     bool is_beat_due; /* the background thread must send a heartbeat before the regular time */
     kvp_list_t dead; /* lost links that are not destroyed yet */
     bool is_connecting;
     uint64_t next_try_ns;
-    uint32_t failed_n; /* failed attempts in a row */
+    uint32_t failed_n; /* failed attempts to connect in a row */
     uint32_t lost_n; /* sessions lost in a row since the last lasting session */
     uint64_t connected_ns; /* time at which the last session began */
     uint64_t soon_until_ns; /* end of kvp_session_hold_soon's shared wait; 0 = no wait since the last lasting session */
@@ -288,7 +288,7 @@ drop_broken_locked(kvp_mastersession_t *s)
     s->link = NULL;
     if (kvp_now_ns() - s->connected_ns >= LASTING_NS) s->lost_n = 0;
     if (s->lost_n == 0 || kvp_masters_are_several(s->masters)) s->soon_until_ns = 0;
-    if (kvp_conn_is_silent(link->conn)) s->soon_until_ns = kvp_now_ns(); /* a caller has waited for this master */
+    if (kvp_conn_is_silent(link->conn)) s->soon_until_ns = kvp_now_ns(); /* no shared wait: a caller has waited */
     s->next_try_ns = s->lost_n == 0 ? 0 : kvp_now_ns() + pause_ns(s, s->lost_n - 1);
     s->lost_n++;
     pthread_cond_signal(&s->work);
@@ -561,7 +561,7 @@ tend_dead_locked(kvp_mastersession_t *s)
     pthread_mutex_unlock(&s->lock);
     if (!link->has_sent_notices) {
         kvp_drain_notices_send(link->peers, kvp_now_ns() + PAY_MAX_NS);
-        kvp_peers_let_go(link->peers); /* views need only the memory of their own nodes */
+        kvp_peers_let_go(link->peers); /* only the attachments of views stay */
     }
     link->has_sent_notices = true;
     if (is_over) link_destroy(link);

@@ -17,10 +17,10 @@ typedef struct {
     kvp_conn_t *conn;
     kvp_peers_t *peers;
     kvp_locations_t *locs; /* cached locations; NULL = the handle caches none */
-    kvp_list_t link; /* entry in the session's list of links */
+    kvp_list_t link; /* entry in the session's list of lost links */
     _Atomic uint32_t refs;
     _Atomic uint32_t views; /* number of references in refs that belong to views; a view only keeps memory mapped */
-    bool has_sent_notices; /* the link's drain notices were sent, or wait; used by the background thread only */
+    bool has_sent_notices; /* the link's drain notices were sent, or queued; used by the background thread only */
 } kvp_link_t;
 
 typedef struct {

@@ -18,7 +18,7 @@ typedef struct {
 void kvp_held_tickets_init(kvp_held_tickets_t *held);
 void kvp_held_tickets_fini(kvp_held_tickets_t *held);
 
-/* Add and release a ticket, as kvp_tickets_add and kvp_tickets_release. until_ns is by kvp_boot_ns. */
+/* These call kvp_tickets_add and kvp_tickets_release under the lock. what->until_ns is a time of kvp_boot_ns. */
 uint64_t kvp_held_tickets_add(kvp_held_tickets_t *held, const kvp_tickets_new_t *what);
 bool kvp_held_tickets_release(kvp_held_tickets_t *held, uint64_t id, uint64_t incarnation, kvp_buf_t *tickets);
 

@@ -5,10 +5,10 @@
  * - The hold of one answer covers all its objects and is released after all of them were read. The hold only makes
  *   reads succeed. Wrong bytes are rejected by the descriptor alone, so a session that is lost in between changes
  *   nothing.
- * - The master is asked for an item at most twice, not counting lost sessions, which the deadline bounds.
- * - RETRY_AFTER means that the object is being loaded from SSD into memory. It is asked for again after all other
+ * - The master is asked for an item at most twice; repeats after a lost session, RETRY_AFTER or NO_SPACE do not count.
+ * - RETRY_AFTER means that the object is being loaded from SSD into memory. The question is repeated after all other
  *   objects of the answer were read, and the master then answers when the object is in memory. NO_SPACE means that
- *   the load waits for space in memory; the question is repeated until the deadline.
+ *   the load waits for space in memory. The deadline bounds these repeats.
  * - Cached locations are tried first, and once. A read from a cached location counts only if the lease is valid when
  *   the last byte has arrived, and, if a revocation was applied meanwhile, if the location is still cached. The
  *   master answers another client's removal once this client has applied the revocation, and from then on no call may
@@ -139,7 +139,7 @@ kvp_getop_on_known(kvp_getop_t *op, const kvp_op_session_t *session)
         it->sum = place->sum;
         it->told_ns = place->told_ns;
         it->is_known = true;
-        /* a buffer that is too small for the cached version may be large enough for the current version */
+        /* else the master is asked: the buffer may be large enough for the current version */
         if (place->len <= it->cap) be_read(op, it, place->locs, place->nloc);
     }
 }

@@ -56,13 +56,13 @@ typedef struct {
     kvp_rank_fn rank; /* ranks segments; NULL = locations are tried in the order of the master's answer */
     void *rank_arg;
 
-    /* For the shell, in a KVP_STEP_MOVE: the number of moves, and the most copies of one of the moved objects that
-     * can still be tried afterwards. */
+    /* For the shell, in a KVP_STEP_MOVE. moves_n: the number of moves. others: each moved object has at most so many
+     * more copies that can be tried after the move. */
     uint32_t moves_n;
     uint32_t others;
-    /* For the shell's counters: stale reads, corrupt reads, repeated questions. */
+    /* For the shell's counters: stale reads; corrupt reads; items asked for again, plus lost sessions. */
     uint32_t stale_n, corrupt_n, retry_n;
-    uint32_t known_n, known_lost_n; /* items read from cached locations, and items that were not there any more */
+    uint32_t known_n, known_lost_n; /* items read from cached locations; items whose cached location failed */
     uint32_t kept_n; /* locations that were added to the cache */
 
     /* Fields of the state machine. */

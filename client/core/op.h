@@ -53,14 +53,14 @@ kvp_op_hash2(const kvp_op_session_t *session, const void *key, size_t len)
 
 typedef enum {
     KVP_MOVE_READ, /* read the payload to the item's memory, then the first line of the descriptor to desc */
-    KVP_MOVE_FILL, /* set the descriptor's word to WRITING, then write the payload while the word stays as expected */
-    KVP_MOVE_SEAL, /* write key and descriptor while the word stays as expected, then set the word to SEALED */
+    KVP_MOVE_FILL, /* set the descriptor's state word to WRITING, then write the payload while the word stays so */
+    KVP_MOVE_SEAL, /* write key and descriptor while the state word is WRITING, then set the word to SEALED */
     /* FILL and SEAL, one after the other: the shell computes the checksum before it sends the descriptor
      * (kvp_move_set_sum) */
     KVP_MOVE_PUT,
     /* Two more kinds for a shell that moves an object in parts; the state machines never ask for them. */
-    KVP_MOVE_READ_PART, /* read the part of the payload before the part that a READ reads */
-    KVP_MOVE_FILL_MORE, /* write the part of the payload after the part that a FILL wrote, under the same guard word */
+    KVP_MOVE_READ_PART, /* read one part of the payload; a READ reads the object's last part */
+    KVP_MOVE_FILL_MORE, /* write one part of the payload; a FILL wrote the object's first part and the state word */
 } kvp_move_kind_t;
 
 /* Flags: how a READ may be verified. */

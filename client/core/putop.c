@@ -7,19 +7,19 @@
  * - A seal waits for the payload of every copy, and a commit for the seal of every copy. A failed copy is left out,
  *   and the commit lists the complete copies. Copies with different bytes (the caller wrote into the buffer
  *   meanwhile) are not committed.
- * - A single copy need not wait for other copies: if its checksum is known before the descriptor is sent, then word,
- *   payload, descriptor and word are sent one after the other, and the put has one round trip less. For a large
- *   object, computing the checksum in advance would cost more than a round trip, so the checksum is computed during
- *   the transfer.
+ * - A single copy need not wait for other copies. If its checksum is known before the descriptor is sent, the state
+ *   word of the descriptor (WRITING), payload, descriptor and state word (SEALED) are sent one after the other, and
+ *   the put has one round trip less. For a large object, computing the checksum in advance would cost more than a
+ *   round trip, so the checksum is computed during the transfer.
  * - An attempt that the master may know and that is not committed is always aborted, even if its PUT_BEGIN was not
  *   answered in time: the master gets both messages in this order on one connection. The end of a session aborts its
  *   attempts as well.
  * - Another client that puts the same block at the same moment is usually almost done, and its value is as good. So
  *   this client waits for the other client for a short time (JOIN_NS), after all other items of the batch are placed
  *   and committed.
- * - If writes can reach a node late, they use connections older than the attempt, which the node ends before it
- *   reuses the space. The first put to a node opens the connection and begins its attempt again, even if another copy
- *   is complete. */
+ * - On a transport whose writes can arrive after the put has failed, an attempt uses only connections older than the
+ *   attempt: the node ends these before it reuses the space. So the first put to a node opens the connection and then
+ *   begins a new attempt, even if another copy is complete. */
 #include "client/core/putop.h"
 
 #include "common/mutate.h"
@@ -30,7 +30,7 @@
 #include "proto/kvpool.pb-c.h"
 
 #define MS 1000000ull
-#define RESTARTS_MAX 4u /* most restarts of one item whose attempt was lost with a node */
+#define RESTARTS_MAX 4u /* limit of restarts of one item: new attempts after a failed attempt */
 #define RESTART_BACKOFF_NS (20 * MS)
 #define JOIN_NS (250 * MS) /* longest wait for another client's put of the same key; several times as long as a put */
 #define JOIN_STEP_MIN_NS (1 * MS)
@@ -257,7 +257,7 @@ take_refusal(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t err, bool has_gran
 {
     if (err == KVP_ALREADY)
         finish_item(op, it, committed_err(op, it));
-    else if (err == KVP_EAGAIN && has_grants) /* asked for again after the granted items are committed */
+    else if (err == KVP_EAGAIN && has_grants) /* stays in PHASE_ASK until the granted items are committed */
         it->err = KVP_RETRY_AFTER;
     else if (err == KVP_RETRY_AFTER || err == KVP_EAGAIN)
         ask_again(op, it, KVP_RETRY_AFTER, retry_ns);
@@ -498,8 +498,8 @@ commit_item(kvp_putop_t *op, kvp_putop_item_t *it)
 {
     const kvp_known_t *known = op->session.known;
 
-    /* Drop the cached location: from now on this client reads its own value. An older version may have been evicted
-     * while its bytes are still in memory. */
+    /* Drop the key's cached location, which is of an older version: its bytes may still be in memory, and from now on
+     * this client must read its own value. */
     if (known != NULL) known->forget(known, it->digest, UINT64_MAX);
     finish_item(op, it, KVP_OK);
 }
@@ -526,8 +526,8 @@ take_commits(kvp_putop_t *op, const kvp_frame_t *frame, uint64_t now_ns)
     return KVP_OK;
 }
 
-/* Builds a PUT_ABORT for either the drained attempts or the undrained ones. The remaining attempts follow in the next
- * message. */
+/* Builds a PUT_ABORT for the failed attempts that have the same is_drained as the first of them. The other failed
+ * attempts follow in the next message. */
 static void
 encode_abort(kvp_putop_t *op)
 {
@@ -593,7 +593,7 @@ kvp_putop_on_call_failed(kvp_putop_t *op, kvp_err_t err)
         kvp_putop_item_t *it = &op->items[i];
 
         if (it->phase != asked) continue;
-        /* the error of the master's last answer explains more than DEADLINE */
+        /* it->err, from the master's last answer, explains more than the DEADLINE of this question */
         give_up(it, err == KVP_DEADLINE && asked == PHASE_ASK ? it->err : err, false);
     }
 }
@@ -609,7 +609,7 @@ begin_call(kvp_putop_t *op, uint8_t opcode, uint32_t n, uint64_t now_ns)
     else
         encode_commit(op);
     if (op->out->err == KVP_OK) return (kvp_step_t){.kind = KVP_STEP_CALL};
-    if (opcode == KVP_OP_PUT_BEGIN) /* no attempt was begun, and none must be aborted */
+    if (opcode == KVP_OP_PUT_BEGIN) /* the question was not sent, so there is no attempt to abort */
         kvp_putop_fail(op, op->out->err);
     else
         kvp_putop_on_call_failed(op, op->out->err);

@@ -8,7 +8,7 @@
 
 #include "client/core/loccache.h"
 
-/* kvp_attempts_fn reserves n attempt numbers that this process has never used, and returns the first. No attempt
+/* kvp_attempts_fn reserves n attempt numbers that this client has never used, and returns the first. No attempt
  * number is 0. */
 typedef uint64_t (*kvp_attempts_fn)(void *arg, uint32_t n);
 /* kvp_avoid_fn writes the ids of segments that cannot be reached at the moment to ids, and returns their number. */
@@ -80,11 +80,11 @@ typedef struct {
     kvp_avoid_fn avoid; /* function that lists segments to avoid; NULL = none */
     void *avoid_arg;
 
-    /* For the shell, in a KVP_STEP_MOVE: the number of moves, and whether some of the moved objects can do without
-     * one of the copies that are being written. */
+    /* For the shell, in a KVP_STEP_MOVE. moves_n: the number of moves. has_copies: one of the objects has two or more
+     * copies without an error, so it can do without one of them. */
     uint32_t moves_n;
     bool has_copies;
-    /* For the shell's counters: number of repeated questions. */
+    /* For the shell's counters: how many items were asked for again, plus the number of lost sessions. */
     uint32_t retry_n;
 
     /* Fields of the state machine. */

@@ -24,8 +24,8 @@ struct kvp_tickets_set {
     uint64_t incarnation;
     uint64_t version, until_ns;
     uint32_t n;
-    uint32_t asked_n; /* items in a page whose answer is not there yet */
-    bool is_released; /* released while a page with its items was sent; freed after the answer */
+    uint32_t asked_n; /* number of the set's items in a page without an answer */
+    bool is_released; /* the set was released while a page with its items had no answer; the answer frees it */
     item_t items[];
 };
 
@@ -47,7 +47,7 @@ find_set(const kvp_tickets_t *h, uint64_t id)
 static void
 drop_set(kvp_tickets_t *h, kvp_tickets_set_t *set)
 {
-    if (place_of(set->id) == h->set_at) h->item_at = 0; /* a new set may get this index */
+    if (place_of(set->id) == h->set_at) h->item_at = 0; /* item_at is in this set, and a new set may get its index */
     h->sets[place_of(set->id)] = NULL;
     h->free[h->free_n++] = place_of(set->id);
     free(set);

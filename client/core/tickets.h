@@ -7,7 +7,7 @@
  * Design notes.
  * - The holder of a ticket knows it by an id of this library, which stays the same across sessions. A reservation may
  *   have several tickets: objects that nodes mount later get another ticket.
- * - A set whose restore is running is not freed at its release: it is marked, and freed when the answer arrives.
+ * - A set has the objects of one id. If its restore is running, its release only marks it; the answer frees it.
  * - Callers need not release an expired reservation. Expired reservations are freed when there is no room for a new
  *   one. */
 #ifndef KVP_CLIENT_CORE_TICKETS_H
@@ -39,7 +39,7 @@ typedef struct {
     uint64_t incarnation;
     uint64_t ticket;
     uint64_t version; /* version of the object; HOLD only */
-    uint64_t until_ns; /* of the other kinds: end of the reservation, on the caller's clock */
+    uint64_t until_ns; /* kinds other than HOLD: end of the reservation, on the caller's clock */
     const kvp_digest_t *digests;
     uint32_t n;
 } kvp_tickets_new_t;
@@ -56,7 +56,7 @@ typedef struct {
 } kvp_tickets_page_t;
 
 /* A zeroed struct is empty and valid. */
-void kvp_tickets_fini(kvp_tickets_t *held); /* the caller has ended the use of every page */
+void kvp_tickets_fini(kvp_tickets_t *held); /* frees all sets; no page may be in use */
 
 /* kvp_tickets_add returns the id of the new set, never 0. It returns 0 if memory is short or there are too many
  * sets. */
@@ -64,7 +64,7 @@ uint64_t kvp_tickets_add(kvp_tickets_t *held, const kvp_tickets_new_t *what, uin
 
 /* kvp_tickets_release forgets the set with the id. It appends to `tickets` the set's tickets that are to be released
  * in the session of the incarnation. Returns true if all objects of the set were protected in the session. Returns
- * false also for an unknown or expired id. */
+ * false also for an unknown id: the set may have expired. */
 bool kvp_tickets_release(kvp_tickets_t *held, uint64_t id, uint64_t incarnation, kvp_buf_t *tickets);
 
 /* kvp_tickets_next fills a page with objects to restore in the session of the incarnation. Returns OK, or EAGAIN if

@@ -142,8 +142,8 @@ kvp_device_run(const kvp_transfer_t *transfer, kvp_bounces_t *bounces, kvp_regs_
 
 #define PARTS_MAX 512u /* most parts of a window */
 
-/* A part: a range of an object's bytes and its place in the half. The moves [move, move + n) are copies of the same
- * object. */
+/* A part: a range of an object's bytes and its place in the window's half of the bounce buffer. The moves
+ * [move, move + n) are copies of the object. */
 typedef struct {
     uint32_t move;
     uint32_t n;
@@ -164,7 +164,7 @@ typedef struct {
     const kvp_transfer_t *transfer;
     kvp_regs_t *regs;
     kvp_bounce_t *bounce;
-    kvp_sum_state_t *sum; /* checksum state of the bounce buffer */
+    kvp_sum_state_t *sum; /* state of the checksum over the parts of an object; of the bounce buffer */
     kvp_move_t *moves;
     uint32_t n;
     uint32_t next; /* index of the move for the next part */

@@ -9,10 +9,10 @@
 #include "transport/regs.h"
 #include "transport/bounce.h"
 
-/* kvp_bounced_run is kvp_transfer_run for moves of one kind, READ or FILL, with device memory in some of the spans.
+/* kvp_bounced_run is kvp_transfer_run for READs, or for FILLs and PUTs, with device memory in spans of READs and FILLs.
  * `regs` knows the device memory, and the caller holds its registrations. After the return no transfer touches device
  * memory. Further errors: SYS or NOMEM if the device cannot copy or no bounce buffer can be allocated; DEADLINE if
- * none was free by then. */
+ * no bounce buffer was free by the deadline. */
 void kvp_bounced_run(const kvp_transfer_t *transfer, kvp_bounces_t *bounces, kvp_regs_t *regs, kvp_move_t *moves,
                      uint32_t n);
 

@@ -71,7 +71,7 @@ set_iov(kvp_xfer_t *x, const kvp_iov_t *iov, uint32_t n, uint64_t len)
     x->len = len;
 }
 
-/* Sets a guard on a write: it takes effect only while the descriptor's word says that this client writes the extent. */
+/* Guards a write: the write takes effect only while the descriptor's state word says that this client writes there. */
 static void
 set_guard(kvp_xfer_t *x, const kvp_chunk_mem_t *mem, const kvp_wire_loc_t *loc)
 {
@@ -126,7 +126,7 @@ make_read(kvp_plan_t *s, const kvp_chunk_mem_t *mem)
     kvp_move_t *mv = s->move;
 
     init_xfer(s, &s->x[0], KVP_XFER_READ, mem->payload, mv->loc.offset);
-    /* bytes by GPU direct have no checksum for a verification */
+    /* bytes that GPU direct moves have no checksum, so only the descriptor can verify them */
     mv->is_sum_path = (s->ops->caps & KVP_TP_SUM_ALONE) != 0 && !s->transfer->spans[mv->item].has_device;
     mv->has_desc = mv->kind == KVP_MOVE_READ && !((mv->flags & KVP_READ_SUM_ALONE) != 0 && mv->is_sum_path);
     if (!mv->has_desc) return make_payload(s, &s->x[0]);

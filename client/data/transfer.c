@@ -13,7 +13,7 @@
  * - Order on an endpoint: with a synchronous transport object by object, so that a deadline cuts between objects;
  *   else in windows, all payloads first and then their descriptors, so that AFTER_PRIOR waits once in a window. A
  *   deadline costs all objects of a window whose descriptors have not arrived. Where AFTER_PRIOR delays no READ (tcp),
- *   a large object is therefore read alone. Small objects share a window, which saves the node a system call for each.
+ *   a large object therefore begins a window. Small objects share a window, which saves the node system calls.
  * - A read that was cut between its payload and its descriptor is reported as a read by sum, where a sum is enough.
  * - At the deadline: stop submitting, drain all endpoints together for 5 ms, close the endpoints that are not drained
  *   by then. Closing makes the caller's buffers safe, so a path with unfinished transfers is never used again. */
@@ -30,10 +30,10 @@
 #define WINDOW 32u /* least moves in a window, on transports that work in the background */
 #define WINDOW_MAX 128u /* most moves in a window if the moves are small */
 #define WINDOW_BYTES (1u << 20) /* bytes of moves after which a window of WINDOW moves or more ends */
-/* The same for reads on transports that read in order: an object of READ_ALONE_BYTES is a window of its own. */
+/* With reads in order: a window ends after READ_WINDOW_BYTES, and before an object of READ_ALONE_BYTES or more. */
 #define READ_WINDOW_BYTES (512u << 10)
 #define READ_ALONE_BYTES (64u << 10)
-#define PATIENCE_MAX_NS (1 * KVP_NS_PER_S) /* longest time with a silent node while others wait for their turn */
+#define PATIENCE_MAX_NS (1 * KVP_NS_PER_S) /* longest wait for a silent node while other lanes or copies wait */
 #define LATE_FIRST_NS (1 * KVP_NS_PER_MS) /* first pause before late moves are tried again; doubles each time */
 /* Late moves are those whose chunk the transport does not serve yet. This is their longest pause. */
 #define LATE_MOST_NS (50 * KVP_NS_PER_MS)
@@ -62,7 +62,7 @@ typedef struct {
 typedef struct {
     const kvp_transfer_t *transfer;
     kvp_drive_t drive; /* drives the queues of all lanes */
-    uint32_t left_n; /* moves that no lane had room for yet */
+    uint32_t left_n; /* moves to nodes for which no lane was free yet */
     uint32_t lanes_n;
     lane_t lanes[LANES_MAX];
     kvp_xferq_t queues[LANES_MAX]; /* queues[i] belongs to lanes[i] */
@@ -113,7 +113,7 @@ order_all(lane_t *lane)
     }
 }
 
-/* Ends a move that was not sent and will not be sent, with err. */
+/* Ends a move with err. No transfer of the move was sent, and none will be. */
 static void
 refuse_move(kvp_move_t *mv, kvp_err_t err)
 {
@@ -155,8 +155,8 @@ late_err(const lane_t *lane, const kvp_move_t *mv)
     return KVP_OK;
 }
 
-/* Puts the late moves and the moves from index `from` on back into the lane, in this order, because another path may
- * serve them. */
+/* Puts the late moves, and after them the moves from index `from` on, behind the lane's first `kept` moves, because
+ * another path may serve them. */
 static void
 put_back(lane_t *lane, uint32_t kept, uint32_t from)
 {
@@ -309,7 +309,7 @@ judge_node(const run_t *r, const lane_t *lane, uint64_t now_ns)
     bool has_heard = queue->done_n > 0 || lane->path.ep->received_bytes != lane->heard_bytes;
 
     if (has_status(lane, KVP_NOT_REGISTERED)) return; /* the fault is on this side */
-    /* not a fault: the node is attached again after the path is released */
+    /* a stale endpoint is no fault of the node: the node is attached again after the path is released */
     if (lane->ops->ep_is_stale(lane->path.ep)) return;
     if (has_status(lane, KVP_DISCONNECTED)) {
         kvp_path_ended(m->peers, &lane->path);

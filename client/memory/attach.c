@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - The control connection carries one question at a time (a chunk is opened once), so that descriptors beside an
- *   answer are never ambiguous. A caller whose deadline ends first leaves the question to the next caller. Only a
+ * - The control connection carries one question at a time (a chunk is opened once), so that it is clear to which
+ *   answer file descriptors belong. A caller whose deadline ends first leaves the question to the next caller. Only a
  *   node that needs longer than kvp_ctl_patience is given up.
  * - Chunks are published with one store and never replaced, so the hot path finds them without a lock. A mapping for
  *   writing is opened beside a mapping for reading that is in use. */
@@ -271,7 +271,7 @@ open_memory(kvp_peer_t *peer, const Kvp__Pb__OpenChunkReply *msg, const int fds[
 
     if (chunk == NULL) return KVP_NOMEM;
     chunk->access = access;
-    if (msg->is_lazy) chunk->mapped_bytes = msg->payload_bytes; /* its pages are mapped as they are used */
+    if (msg->is_lazy) chunk->mapped_bytes = msg->payload_bytes; /* its pages are mapped at first use, not in advance */
     err = open_by_token(peer, &msg->payload_token, fds[0], msg->payload_bytes, access, &chunk->mem.payload);
     if (err == KVP_OK) err = open_by_token(peer, &msg->meta_token, fds[1], msg->meta_bytes, access, &chunk->mem.meta);
     if (err != KVP_OK) {
@@ -317,7 +317,7 @@ publish_chunk(kvp_peer_t *peer, kvp_chunk_slot_t *slot, kvp_remote_chunk_t *chun
 {
     kvp_remote_chunk_t *_Atomic *at = chunk->access == KVP_ACCESS_WRITE ? &slot->write : &slot->read;
 
-    /* counted before the mapping thread can find the chunk, because from then on mapped_bytes is that thread's */
+    /* Count the chunk before it is published: after that, mapped_bytes belongs to the mapping thread. */
     if (strcmp(peer->tp->ops->name, "shm") == 0 && chunk->mapped_bytes == 0) peer->unmapped_n++;
     atomic_store_explicit(at, chunk, memory_order_release);
 }
@@ -406,7 +406,7 @@ kvp_peer_drained(kvp_peer_t *peer, uint64_t incarnation, uint64_t deadline_ns)
     kvp_err_t err = ctl_begin(peer, deadline_ns);
 
     if (err != KVP_OK) return err;
-    peer->ctl.is_given_up = NULL; /* sent at a session's end, so the given-up flag must not stop it */
+    peer->ctl.is_given_up = NULL; /* the notice is sent at a session's end, when the flag may be set */
     msg.incarnation = incarnation;
     err = settle_due(peer, deadline_ns);
     if (err == KVP_OK) {

@@ -9,7 +9,7 @@
 #include "common/clock.h"
 #include "common/parse.h"
 
-/* a failed attempt with less time than this proves nothing about the node */
+/* a failed attempt to reach a node with less time than this proves nothing about the node */
 #define KVP_HURRY_NS (100 * KVP_NS_PER_MS)
 #define KVP_REFUSED_NS (10 * KVP_NS_PER_S) /* pause before asking again for a chunk that the transport cannot serve */
 #define KVP_SPARE_EPS 8u /* most endpoints to one node if the transport works in the background */
@@ -51,7 +51,7 @@ struct kvp_peer {
     size_t transport; /* index of the transport in conf.transports */
     const _Atomic bool *is_given_up; /* borrowed: set when the session is being closed; NULL = never set */
     _Atomic uint32_t refs; /* reference count; raised, and lowered from 1 to 0, under peers->lock */
-    _Atomic bool is_on_trial; /* the slot has failed before, and no bytes moved since; set under peers->lock */
+    _Atomic bool is_on_trial; /* the slot failed before, and no bytes have moved since then; set under peers->lock */
     kvp_peer_t *next_dead; /* next in peers->dead; guarded by peers->lock */
     _Atomic kvp_peer_state_t state; /* set under lock; FAILED_OVER is set under peers->lock as well */
     /* the node was asked for memory for writing, so it gets a drain notice when no transfer of the incarnation is
@@ -102,7 +102,7 @@ void kvp_peer_destroy(kvp_peer_t *peer);
 void kvp_peer_break(kvp_peer_t *peer, kvp_peer_state_t state);
 
 /* kvp_peer_take_ep returns an idle endpoint, or a new one, or one that another thread gives back by deadline_ns.
- * deadline_ns 0: no wait, and EAGAIN if one is needed. BUSY: no endpoint was given back in time. DEADLINE: a new
+ * deadline_ns 0: EAGAIN instead of a wait. BUSY: no endpoint was given back in time. DEADLINE: a new
  * endpoint was not connected in time. NODE_LOST: the attachment is broken. Any other error is that of the failed
  * connection. kvp_peer_give_ep gives the endpoint back, or closes it if is_spent or broken. */
 kvp_err_t kvp_peer_take_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out) KVP_MUST_USE;

@@ -81,7 +81,7 @@ is_numeric(const char *host)
 }
 
 /* Chooses a route to try: it was left out for long enough, and the node is now reached by a less preferred transport.
- * Only nodes with a numeric address, because a name would be resolved inside a call without a deadline. */
+ * Nodes without a numeric address are skipped, because a name would be resolved without a deadline. */
 static bool
 choose_trial(kvp_peers_t *p, kvp_hostport_t *to_out)
 {

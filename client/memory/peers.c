@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define REATTACH_SHARE 3 /* a failed node gets 1/3 of the patience, because the caller should not wait long */
+#define REATTACH_SHARE 3 /* attaching again to a failed node gets 1/3 of kvp_ctl_patience: callers wait for it */
 #define CHUNKS_MAX (1u << 20)
 #define IDLE_EPS_MAX 128u
 
@@ -182,7 +182,7 @@ typedef struct {
     kvp_peers_t *peers;
     size_t from; /* index of the first transport that the slot may use */
     uint64_t deadline_ns;
-    bool is_news; /* log a failure as a warning: it is the first in a row, and the node had time to answer */
+    bool is_news; /* log a failure to attach as a warning: the first in a row, and the node had time to answer */
     uint32_t out; /* bit i is set if transport i is left out while another one reaches the node */
     uint32_t leads;
     uint32_t lack; /* bit i is set if transport i cannot be used on this host */
@@ -246,12 +246,12 @@ attach_to(void *arg, const Kvp__Pb__SegmentInfo *info)
     for (size_t i = 0; i < a->peers->conf.transports_n; i++) {
         if ((todo & 1u << i) == 0) continue;
         a->err = attach_by(a, info, i);
-        /* a missing answer is no reason to take a slower transport for the rest of the session */
+        /* DEADLINE: a missing answer is no reason to use a slower transport for the rest of the session */
         if (a->err == KVP_OK || a->err == KVP_FENCED || a->err == KVP_DEADLINE || a->err == KVP_CLOSED) return false;
     }
     if (a->leads != 0) return false;
     a->err = KVP_NOTSUP;
-    if (a->from > 0) return false; /* an earlier transport of ours reaches the node */
+    if (a->from > 0) return false; /* a transport of ours before `from` reaches it */
     kvp_log_warn("client", "none of the transports asked for leads to node %s, which offers %s", info->node,
                  info->transports);
     return false;
@@ -266,7 +266,7 @@ attach_segment(attaching_t *a, uint32_t segment_id)
 
     if (err == KVP_OK) err = a->err;
     if (err == KVP_OK) kvp_count(&p->conf.counters->attaches, 1);
-    /* the node learned before this client that the session is over */
+    /* FENCED: the session is over, and the node learned this before this client */
     if (err == KVP_FENCED) kvp_conn_break(p->conn);
     if (err == KVP_OK || err == KVP_NOTSUP || err == KVP_NOMEM || err == KVP_CLOSED) return err;
     return KVP_NODE_LOST;

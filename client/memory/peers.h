@@ -58,7 +58,7 @@ typedef struct {
 
 /* kvp_peers_take finds the node of a segment, attaches to it if needed, and waits for a free endpoint. from is the
  * index of the first allowed transport: 0, or higher to skip transports that do not serve the memory. deadline_ns 0:
- * no wait, and EAGAIN if one is needed. NODE_LOST: the node does not answer, or did not a moment ago. NOTSUP: none of
+ * EAGAIN instead of a wait. NODE_LOST: the node does not answer, or did not a moment ago. NOTSUP: none of
  * our transports reaches the node. A transport with a port of its own that fails is left out if another transport
  * reaches the node. kvp_path_rele gives the endpoint back; it first closes an endpoint that is broken or must not be
  * used again (is_spent), so that no transfer touches local memory after that. */
@@ -75,7 +75,7 @@ uint32_t kvp_peers_rank(kvp_peers_t *peers, uint32_t segment_id);
 uint32_t kvp_peers_avoid(kvp_peers_t *peers, uint32_t ids[KVP_AVOID_MAX]);
 
 /* kvp_peers_are_many returns true if more than one segment was used and is not avoided now, so that a write to a
- * silent node can go to another. */
+ * silent node can be repeated on another node. */
 bool kvp_peers_are_many(kvp_peers_t *peers);
 
 /* kvp_path_keep takes a reference that keeps the node's memory mapped after the path was released. kvp_peers_rele
@@ -94,7 +94,7 @@ void kvp_path_ended(kvp_peers_t *peers, const kvp_path_t *path);
  * The node is given up after a second of silence, summed over all calls and threads since bytes moved last. */
 void kvp_path_silent(kvp_peers_t *peers, const kvp_path_t *path, uint64_t since_ns, uint64_t now_ns);
 void kvp_path_ok(kvp_peers_t *peers, const kvp_path_t *path);
-/* kvp_peers_late records that a wait failed although the node answers: the node ranks last for a moment. */
+/* kvp_peers_late records that the segment's node answers, but does not serve a chunk in time: it ranks last for 1 s. */
 void kvp_peers_late(kvp_peers_t *peers, uint32_t segment_id);
 
 typedef struct {
@@ -140,8 +140,8 @@ kvp_err_t kvp_peers_send_drained(kvp_peers_t *peers, const kvp_drain_notice_t *n
 /* kvp_peers_pool_id returns the id of the pool, borrowed as long as the peers. */
 const uint8_t *kvp_peers_pool_id(const kvp_peers_t *peers);
 
-/* kvp_peers_transport returns the name of the transport that is used to a segment's node, or that would be chosen
- * ("none"). */
+/* kvp_peers_transport returns the name of the transport that is used to a segment's node, or that would be chosen;
+ * "none" if no transport of ours reaches the node. */
 const char *kvp_peers_transport(kvp_peers_t *peers, uint32_t segment_id, const char *host_id, const char *offered);
 
 #endif

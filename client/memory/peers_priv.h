@@ -36,8 +36,8 @@ struct kvp_peers {
     size_t slots_cap;
     kvp_tp_t *tps[KVP_TRANSPORTS_MAX]; /* instances of our transports, created at first use; guarded by lock */
     kvp_peer_t *dead; /* attachments without users, to be destroyed; guarded by lock */
-    kvp_trial_t trial; /* the trial of a route; used by the background thread only */
-    kvp_drain_notice_t *notices; /* segments that mapped memory for our writes; guarded by lock */
+    kvp_trial_t trial; /* tests whether a route that was left out works again; used by the background thread only */
+    kvp_drain_notice_t *notices; /* one for each segment that was asked for memory to write to; guarded by lock */
     size_t notices_n;
 };
 

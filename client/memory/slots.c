@@ -7,7 +7,7 @@
 
 #define BREAKER_FIRST_MS 50u
 #define BREAKER_MAX_MS 2000u
-#define SILENCE_MAX_NS (1 * KVP_NS_PER_S) /* a node is given up after this much time of callers was wasted */
+#define SILENCE_MAX_NS (1 * KVP_NS_PER_S) /* a node is given up after callers waited in vain for so long */
 
 static bool
 is_before(const kvp_slot_t *slot, uint32_t segment_id, size_t from)

@@ -44,7 +44,7 @@ typedef struct {
     const char *help; /* text of the option in --help: one sentence */
     const char *metavar; /* name of the value in --help, such as "DIR:SIZE"; NULL = depends on the type */
     const char *choices; /* values of an ENUM option, such as "none|lru|tinylfu" */
-    uint64_t min; /* smallest value of a U64, BYTES or DURATION_NS option; ignored if max is 0 */
+    uint64_t min; /* smallest value of an option with a number; max: the largest value, 0 = no limit */
     uint64_t max;
     bool is_required;
 } kvp_opt_t;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The HTTP server of a daemon. libmicrohttpd handles the protocol; this file routes requests, limits bodies and
- * writes errors as JSON. All functions except create, route, start, stop and destroy run on libmicrohttpd's single
- * thread. Slow handlers run on separate threads; the connection is suspended meanwhile, so no other thread
+ * writes errors as JSON. All functions run on libmicrohttpd's single thread, except the setup (create to destroy) and
+ * kvp_http_unpark. Slow handlers run on separate threads; the connection is suspended meanwhile, so no other thread
  * accesses its request. */
 #include "common/daemon/http.h"
 
@@ -31,7 +31,7 @@
  * 413; after that the connection is closed */
 #define DRAIN_MAX_BYTES (8u << 20)
 #define SLOW_THREADS 4
-/* limit of requests at slow handlers, waiting or running; it bounds the waiting time of the last */
+/* default limit of requests at slow handlers, waiting or running; bounds the waiting time of the last */
 #define SLOW_MAX 32u
 /* size of the pieces of a response; a response up to this size is sent at once, without the time limit of a transfer */
 #define PIECE_BYTES (64u << 10)

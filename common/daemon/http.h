@@ -17,14 +17,14 @@
 #include <json-c/json_types.h>
 
 #define KVP_HTTP_BODY_MAX (1u << 20)
-#define KVP_HTTP_HELD_MAX (400u << 20) /* limit of the bytes of all current requests and responses */
+#define KVP_HTTP_HELD_MAX (400u << 20) /* limit of the bytes of all request bodies, and of kvp_http_claim */
 
 typedef struct kvp_http kvp_http_t;
 typedef struct kvp_http_request kvp_http_request_t;
 typedef struct kvp_http_response kvp_http_response_t;
 
 /* A handler reads the request and fills the response; both are invalid after it returns. An unchanged response is
- * 200 without a body. Handlers run on the server's thread. */
+ * 200 without a body. Slow handlers run on separate threads, all others on the server's thread. */
 typedef void (*kvp_http_fn)(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response);
 
 /* kvp_http_create returns NULL without memory. kvp_http_destroy stops the server first. */
@@ -47,7 +47,7 @@ kvp_err_t kvp_http_route_slow(kvp_http_t *http, const char *method, const char *
                               void *arg) KVP_MUST_USE;
 
 /* kvp_http_size changes two limits; call it before the start. places: connections that the server keeps (default 256),
- * of which half may have a request. slow: requests that may be queued or running in slow handlers (default 32). */
+ * half of which may be held (http_places.h). slow: requests queued or running in slow handlers (default 32). */
 void kvp_http_size(kvp_http_t *http, uint32_t places, uint32_t slow);
 
 /* Parking, for a slow handler that must wait for an event. The handler calls kvp_http_park and returns without an

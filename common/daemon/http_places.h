@@ -24,7 +24,7 @@ typedef struct {
 
 typedef struct {
     kvp_list_t link;
-    uint64_t moving_ns; /* time at which the transfer of a body began; valid only in the list `moving` */
+    uint64_t moving_ns; /* time at which the transfer of body or answer began; valid only in the list `moving` */
     int fd; /* socket of the connection; borrowed until kvp_http_places_leave */
     bool is_held;
     bool is_ended;

@@ -12,7 +12,7 @@
 
 typedef struct kvp_job {
     kvp_list_t link;
-    /* does the work on one of the threads; the job may be reused as soon as run begins */
+    /* run does the work on one of the threads; the job may be reused as soon as run begins */
     void (*run)(struct kvp_job *job);
 } kvp_job_t;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See disk.h. / */
+ * See disk.h. */
 #include "conductor/base/disk.h"
 
 #include "common/clock.h"
@@ -24,7 +24,7 @@ struct kvp_disk {
     kvp_list_t queue, finished;
     uint64_t since_ns; /* start time of the current job; 0 = no job runs */
     int errors[KVP_DISK_FILES]; /* result of the last job of each file: 0 or an errno */
-    bool is_stalled; /* a flag: the log already says that the disk does not answer */
+    bool is_stalled; /* a flag: it has been logged that a job runs for longer than STALL_MS */
     bool is_ending;
     void (*notify)(void *arg);
     void *arg;

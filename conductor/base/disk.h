@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The data directory, with a thread of its own. Only this thread writes and reads files after the start, so a disk that
- * hangs or fails stops no event and no answer. The owner of the disk is the thread that submits jobs and reaps them. */
+ * The conductor's data directory. After the start, only the thread of the disk object writes and reads files there, so
+ * a storage device that hangs or fails delays no KV event and no query. The disk object's owner is the thread that
+ * submits jobs and reaps them. */
 #ifndef KVP_CONDUCTOR_BASE_DISK_H
 #define KVP_CONDUCTOR_BASE_DISK_H
 
@@ -14,21 +15,20 @@ typedef enum { KVP_DISK_REGISTRATIONS, KVP_DISK_JOINS, KVP_DISK_FILES } kvp_disk
 typedef struct kvp_disk_job {
     kvp_list_t link;
     kvp_disk_file_t file;
-    int error; /* result of the job's function run; the disk's thread sets it */
+    int error; /* result of `run`: 0 or an errno; set by the disk's thread */
     /* does the job's work on the disk's thread; may block; returns 0 or an errno */
     int (*run)(struct kvp_disk_job *job);
-    /* function that is called on the owner's thread when the job has ended; error is the result of run */
+    /* called by kvp_disk_reap on the owner's thread after the job has run; error is the result of `run` */
     void (*done)(struct kvp_disk_job *job, int error);
 } kvp_disk_job_t;
 
-/* kvp_disk_create starts the thread and copies dir. It returns NULL without memory or without a thread, and logs
- * the failure. kvp_disk_notify sets a function that the thread calls, with its lock held, when a job can be
- * reaped; NULL = no function. */
+/* kvp_disk_create starts the thread and copies dir. It returns NULL without memory, or without a thread (logged).
+ * kvp_disk_notify sets a function that the thread calls, with its lock held, when a job can be reaped; NULL = none. */
 kvp_disk_t *kvp_disk_create(const char *dir);
 void kvp_disk_notify(kvp_disk_t *disk, void (*notify)(void *arg), void *arg);
 
-/* kvp_disk_destroy ends the thread and frees the disk. If a job is still running, the disk, the job and the thread
- * stay until the process exits. NULL is legal. */
+/* kvp_disk_destroy ends the thread and frees the disk. If a job is still queued or running, it does not wait: the
+ * disk, its jobs and the thread stay until the process exits. NULL is legal. */
 void kvp_disk_destroy(kvp_disk_t *disk);
 
 /* kvp_disk_submit queues a job; jobs run in the order of their submission. kvp_disk_reap calls `done` for each job
@@ -36,14 +36,13 @@ void kvp_disk_destroy(kvp_disk_t *disk);
 void kvp_disk_submit(kvp_disk_t *disk, kvp_disk_job_t *job);
 void kvp_disk_reap(kvp_disk_t *disk);
 
-/* kvp_disk_finish blocks until all jobs have run, and reaps them. It returns false if a job took longer than
- * timeout_ms. */
+/* kvp_disk_finish blocks until all jobs have run, and reaps them. It returns false if no job ended for timeout_ms. */
 bool kvp_disk_finish(kvp_disk_t *disk, uint32_t timeout_ms);
 
 /* kvp_disk_busy_ms returns for how long the current job has been running; 0 = no job runs. Any thread may call it. */
 uint32_t kvp_disk_busy_ms(kvp_disk_t *disk);
-/* kvp_disk_trouble returns true if the data directory cannot be written, and writes the reason and the directory's
- * name to text. Any thread may call it. */
+/* kvp_disk_trouble returns true if the last job of a file failed, or a job has been running for 2 s. It then writes
+ * the reason and the directory's name to text. Any thread may call it. */
 bool kvp_disk_trouble(kvp_disk_t *disk, char *text, size_t cap);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An event in the index's form, independent of its source: the common content of vLLM's, SGLang's and the standard's
- * events. Texts and arrays are borrowed from the decoder, until the callback returns. */
+ * A KV-cache event as the conductor's index applies it: the common content of the events of vLLM, of SGLang and of the
+ * standard KV events API. Texts and arrays are borrowed from the decoder, until its callback returns. */
 #ifndef KVP_CONDUCTOR_BASE_EVENT_H
 #define KVP_CONDUCTOR_BASE_EVENT_H
 
@@ -26,7 +26,7 @@ typedef enum { KVP_EVENT_STORED, KVP_EVENT_REMOVED, KVP_EVENT_CLEARED, KVP_EVENT
 
 typedef struct {
     kvp_event_kind_t kind;
-    const uint64_t *hashes; /* hashes of the blocks: the engine's own hashes, or a standard event's rolling hashes */
+    const uint64_t *hashes; /* hashes of the n blocks: the engine's own, or a standard event's rolling hashes */
     uint32_t n;
     bool has_parent;
     uint64_t parent;
@@ -39,20 +39,20 @@ typedef struct {
      * about a salt */
     bool tells_salt;
     kvp_text_t salt; /* cache salt in an engine's event, which separates the caches of users */
-    uint32_t outside_from; /* first block that depends on more than tokens, such as an image; n = no block does */
+    uint32_t outside_from; /* index of the first block that depends on more than tokens (an image); n = none does */
 
-    bool is_standard; /* a flag: the event has the standard's envelope; the fields below are of such events */
+    bool is_standard; /* a flag: the event is one of the standard API; only such events set the fields below */
     uint64_t event_id;
     uint32_t base; /* depth of the first block in its prompt; KVP_DEPTH_UNKNOWN (conductor/index/index.h) = absent */
     kvp_text_t model, additional_salt, tenant, backend;
     bool has_rank;
     uint32_t dp_rank;
     kvp_text_t object_key; /* key of the pool's object, in a pool's event */
-    /* KVP_EVENT_DIGEST: prefix of the keys that the digest covers; hashes then contains n / 2 counts and n / 2 sums */
+    /* KVP_EVENT_DIGEST: prefix of the pool's keys that it sums up; `hashes` is n / 2 counts, then n / 2 sums of keys */
     kvp_text_t key_prefix;
 } kvp_event_t;
 
-/* The reasons for which an event, or a part of it, is skipped. X(name, text of /services). */
+/* The reasons why an event, or a part of it, is skipped. X(name, text in the answer of GET /services). */
 #define KVP_SKIPS(X)                                                                                                   \
     X(malformed, "not an event")                                                                                       \
     X(unknown_type, "of an unknown type")                                                                              \

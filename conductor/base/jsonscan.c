@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See jsonscan.h. / */
+ * See jsonscan.h. */
 #include "conductor/base/jsonscan.h"
 
 #include <ctype.h>
@@ -124,7 +124,7 @@ close_container(kvp_jsonscan_t *s, bool is_object)
     return s->on(s->arg, s, KVP_JSON_END);
 }
 
-/* Processes a character outside strings, numbers and literals. Returns false for a syntax error. */
+/* Processes a character outside strings, numbers and literals. Returns false for an error, or to end the scan. */
 static bool
 take_between(kvp_jsonscan_t *s, char c)
 {
@@ -209,7 +209,7 @@ kvp_jsonscan_init(kvp_jsonscan_t *s, kvp_jsonscan_fn on, void *arg)
     s->arg = arg;
 }
 
-/* Returns true for a plain character inside a string or number, which changes no parser state. Most are plain. */
+/* Returns true for a character that changes no parser state, as most do: plain ones in a string, digits in a number. */
 static bool
 is_inert(const kvp_jsonscan_t *s, char c)
 {

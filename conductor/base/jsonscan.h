@@ -8,16 +8,16 @@
 #include "common/base.h"
 
 #define KVP_JSONSCAN_DEPTH_MAX 64u
-#define KVP_JSONSCAN_KEYS 4u /* the keys of so many levels are kept, beginning with the outermost object */
-#define KVP_JSONSCAN_KEY_MAX 31u /* longest key in bytes; a longer key is kept as "" */
+#define KVP_JSONSCAN_KEYS 4u /* number of levels whose current keys the scanner keeps, from the root object on */
+#define KVP_JSONSCAN_KEY_MAX 31u /* longest kept key in bytes; a longer key is kept as "" */
 /* longest kept value in bytes; a longer string is cut, a longer number is an error */
 #define KVP_JSONSCAN_TEXT_MAX 511u
 
 typedef enum { KVP_JSON_BEGIN, KVP_JSON_END, KVP_JSON_STRING, KVP_JSON_WORD, KVP_JSON_KEY } kvp_json_event_t;
 
 typedef struct kvp_jsonscan kvp_jsonscan_t;
-/* kvp_jsonscan_fn is called for each key and each value, and at the beginning and the end of each container. In
- * these two calls depth does not count the container itself. The function returns false to end the scan. */
+/* kvp_jsonscan_fn is called for each key and each value, and at both ends of each container (an object or array).
+ * In these two calls depth does not count the container itself. Returning false ends the scan. */
 typedef bool (*kvp_jsonscan_fn)(void *arg, const kvp_jsonscan_t *s, kvp_json_event_t event);
 
 struct kvp_jsonscan {

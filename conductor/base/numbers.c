@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See numbers.h. / */
+ * See numbers.h. */
 #include "conductor/base/numbers.h"
 
 #include <stdio.h>

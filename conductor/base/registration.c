@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See registration.h. / */
+ * See registration.h. */
 #include "conductor/base/registration.h"
 
 #include "common/parse.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The registration of a publisher of KV events, and its JSON form. Its key is (instance, tenant, rank). */
+ * The registration of a publisher of KV events, and its JSON form. (instance, tenant, rank) identifies a publisher. */
 #ifndef KVP_CONDUCTOR_BASE_REGISTRATION_H
 #define KVP_CONDUCTOR_BASE_REGISTRATION_H
 
@@ -43,11 +43,11 @@ bool kvp_json_u32(json_object *in, const char *name, uint64_t fallback, uint32_t
 /* kvp_json_lora reads lora_name, or the deprecated lora_id; an object with both is refused. "" = the base model. */
 bool kvp_json_lora(json_object *in, char out[KVP_NAME_TEXT_MAX + 1], char why_out[160]);
 
-/* kvp_json_salt reads cache_salt in the form of engines and routers; "" = no salt. */
+/* kvp_json_salt reads cache_salt, and removes the prefix KVP_SALT_TAG if an engine has added it; "" = no salt. */
 bool kvp_json_salt(json_object *in, char out[KVP_NAME_TEXT_MAX + 1], char why_out[160]);
 
-/* kvp_registration_read reads a registration. It returns false with the fault in *why_out. key_only: only the key
- * is required, as in /unregister. */
+/* kvp_registration_read reads a registration. It returns false with the fault in *why_out. key_only: only instance,
+ * tenant and rank are read, as for POST /unregister. */
 bool kvp_registration_read(json_object *in, bool key_only, kvp_registration_t *out, char why_out[160]);
 void kvp_registration_write(const kvp_registration_t *r, kvp_jsonw_t *w);
 bool kvp_registration_is_same_key(const kvp_registration_t *a, const kvp_registration_t *b);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See url.h. / */
+ * See url.h. */
 #include "conductor/base/url.h"
 
 #include <stdio.h>

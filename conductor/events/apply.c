@@ -66,7 +66,7 @@ place_of(const kvp_event_t *ev)
     return XXH3_64bits_withSeed(ev->backend.len == 0 ? "" : ev->backend.at, ev->backend.len, XXH3_64bits(medium, len));
 }
 
-/* Returns the group of the slot: for an engine's event the group of its cache, for a standard event its backend. */
+/* Returns the group of the event's slot: an engine event's cache group, or a hash of a standard event's backend. */
 static uint32_t
 group_of(const kvp_event_t *ev)
 {
@@ -81,7 +81,7 @@ slot_of(kvp_applier_t *a, const kvp_event_t *ev)
     return kvp_view_slot(a->view, medium.at, medium.len, group_of(ev));
 }
 
-/* Returns the slot of the event's medium and group; KVP_SLOTS_MAX = no block was ever stored in such a slot. */
+/* Returns the view's slot of the event's medium and group; KVP_SLOTS_MAX = the view has no such slot now. */
 static uint32_t
 find_slot(const kvp_applier_t *a, const kvp_event_t *ev)
 {
@@ -95,10 +95,10 @@ find_slot(const kvp_applier_t *a, const kvp_event_t *ev)
 typedef struct {
     /* namespace and depth of the next block; KVP_DEPTH_UNKNOWN = the parent's depth is unknown */
     uint32_t space, depth;
-    bool has_before; /* a flag: blocks come before the next block, and `before` is set */
-    uint64_t before; /* hash of the block before the next block */
+    bool has_before; /* a flag: the next block has a parent, and `before` is set */
+    uint64_t before; /* hash of the next block's parent */
     bool is_outside;
-    bool is_given; /* a flag: the hashes of the event are used as they are, and not computed from the tokens */
+    bool is_given; /* a flag: the event's own hashes identify its blocks, instead of hashes of its tokens */
 } spot_t;
 
 typedef struct {
@@ -168,8 +168,8 @@ find_behind(kvp_applier_t *a, const kvp_event_t *ev, spot_t *spot)
     return true;
 }
 
-/* Finds the position of a standard event's first block. A rolling hash identifies the whole prefix. So the hashes
- * of the event are used if the tokens before its blocks are unknown. */
+/* Finds the position of a standard event's first block. A rolling hash identifies the whole prefix. So the hashes in
+ * the event identify its blocks (is_given) if the tokens before the first block are unknown. */
 static void
 find_standard_spot(kvp_applier_t *a, const kvp_event_t *ev, spot_t *spot)
 {
@@ -200,7 +200,7 @@ find_spot(kvp_applier_t *a, const kvp_event_t *ev, spot_t *out)
         count_skip(a, KVP_SKIP_salt);
         return false;
     }
-    /* an event of a pool, which gives no position */
+    /* a standard event without a depth and a parent gives no position: only kvp_pools_take can handle it */
     if (ev->is_standard && ev->base == KVP_DEPTH_UNKNOWN && !ev->has_parent) {
         count_skip(a, KVP_SKIP_malformed);
         return false;
@@ -221,8 +221,8 @@ use_at(kvp_applier_t *a, const spot_t *spot, uint64_t hash)
                                             : kvp_index_use(a->ix, spot->space, hash, spot->depth);
 }
 
-/* Finds or creates block i of the event, takes a reference to it, and moves the position behind it. For a block outside
- * the index *block_out is KVP_BLOCK_NONE. Returns false if the index is full. */
+/* Finds or creates block i of the event, takes a reference to it, and moves *spot to the next block. For a block
+ * outside the index (KVP_PLACE_OUTSIDE) *block_out is KVP_BLOCK_NONE. Returns false if the index is full. */
 static bool
 use_block(kvp_applier_t *a, const kvp_event_t *ev, uint32_t i, spot_t *spot, uint32_t *block_out)
 {
@@ -244,8 +244,8 @@ use_block(kvp_applier_t *a, const kvp_event_t *ev, uint32_t i, spot_t *spot, uin
     return *block_out != KVP_BLOCK_NONE;
 }
 
-/* Returns true if the view knows the event's hashes as the hashes of the same tokens. The chain of hashes is equal
- * in all namespaces. */
+/* Returns true if the view knows all hashes of the event, for the tokens that the event has. Namespaces do not matter:
+ * a block's hash depends only on its tokens and the tokens before it. */
 static bool
 is_known(const kvp_applier_t *a, const kvp_event_t *ev)
 {
@@ -273,8 +273,8 @@ is_connectors(const kvp_event_t *ev)
     return !ev->is_standard && ev->medium.at != NULL && ev->medium.len == 3 && memcmp(ev->medium.at, "cpu", 3) == 0;
 }
 
-/* Records that the publisher holds the block; the call takes over the caller's reference to the block. If the pool
- * reports its contents itself, an event of the store connector only gives the block's position. */
+/* Records that the publisher holds the block; the call takes over the caller's reference to the block. With joins the
+ * pools report their contents themselves: an event of the store connector then only gives the block's position. */
 static void
 hold_block(kvp_applier_t *a, const kvp_event_t *ev, uint32_t slot, uint64_t hash, uint32_t block, bool is_counted)
 {
@@ -300,7 +300,7 @@ hold_known(kvp_applier_t *a, const kvp_event_t *ev, uint32_t slot, uint64_t hash
 }
 
 /* Stores the event's blocks under their known positions. An event that does not state a salt may have lost its
- * salt, so a known hash keeps its position. Returns false if this does not apply to the event. */
+ * salt, so a known hash keeps its position. Returns false if the event states a salt, or if a hash is unknown. */
 static bool
 use_known(kvp_applier_t *a, const kvp_event_t *ev)
 {
@@ -315,7 +315,7 @@ use_known(kvp_applier_t *a, const kvp_event_t *ev)
 }
 
 /* Stores blocks from an event without tokens. vLLM's offloading sends such events for blocks that the engine
- * reported with tokens before. It has one copy of each block. */
+ * reported with tokens before. Repeated events count once, because offloading has one copy of each block. */
 static void
 store_by_hash(kvp_applier_t *a, const kvp_event_t *ev, uint32_t slot)
 {
@@ -426,7 +426,7 @@ is_next(kvp_applier_t *a, const kvp_event_t *ev)
     case KVP_STREAM_SEEN:
         a->done.duplicates++;
         return false;
-    case KVP_STREAM_FIRST: /* the stream is new or was forgotten; blocks of a forgotten stream may be out of date */
+    case KVP_STREAM_FIRST: /* the stream is new, or was forgotten and has blocks that may be stale: clear them */
         a->done.gaps += clear_stream(a, ev);
         return true;
     case KVP_STREAM_GAP:

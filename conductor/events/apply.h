@@ -17,7 +17,7 @@ typedef struct {
     kvp_namespace_t terms; /* the registration's values for fields that an event omits; the texts are borrowed */
     uint32_t rank;
     uint64_t hash_seed;
-    kvp_join_t *joins[KVP_POOLS_MAX]; /* the joins with the pools in which the publisher stores blocks; borrowed */
+    kvp_join_t *joins[KVP_POOLS_MAX]; /* joins (pool.h) with the pools in which the publisher stores blocks; borrowed */
     uint32_t joins_n;
     /* called when the index is full; returns true if space may be free now; NULL = none */
     bool (*make_room)(void *arg);
@@ -40,8 +40,8 @@ void kvp_applier_fini(kvp_applier_t *a);
 bool kvp_events_apply(kvp_applier_t *a, const void *payload, size_t len);
 /* kvp_events_apply_one applies one event. */
 void kvp_events_apply_one(kvp_applier_t *a, const kvp_event_t *event);
-/* kvp_events_drop removes all blocks of the publisher from its view and forgets its streams. The positions of the
- * hashes stay known. */
+/* kvp_events_drop removes all blocks of the publisher from its view and forgets its streams. The view keeps the
+ * positions of the blocks' hashes in prompts. */
 void kvp_events_drop(kvp_applier_t *a);
 
 #endif

@@ -2,8 +2,8 @@
  * See decode.h.
  *
  * Design notes.
- * - msgpack-c allocates objects by the announced counts, before the bytes: an array of 2^32 would
- *   be allocated. So the payload is walked first (is_sound), which costs a tenth of the decoding. */
+ * - msgpack-c allocates an array by the count in its header, before it reads the elements: 5 bytes could allocate
+ *   2^32 elements. So is_sound first checks the counts, which takes a tenth of the time of decoding. */
 #include "conductor/events/decode.h"
 
 #include "conductor/index/index.h"
@@ -278,7 +278,7 @@ add_salt(kvp_event_t *ev, kvp_text_t salt, kvp_skip_t *why)
 }
 
 /* Reads an extra key of block i: the adapter's name, a salt, or another input such as an image. In the first block
- * of a prompt, the first other text is a salt without the tag. */
+ * of a prompt, the first text that is not the adapter's name counts as a salt even without KVP_SALT_TAG. */
 static bool
 read_extra_key(const object_t *key, uint32_t i, kvp_event_t *ev, kvp_skip_t *why)
 {
@@ -299,7 +299,7 @@ read_extra_key(const object_t *key, uint32_t i, kvp_event_t *ev, kvp_skip_t *why
 }
 
 /* Reads the lists of extra keys, one list for each block. SGLang merges events of single blocks and keeps only the
- * list of the first block. So a key in that list that is not a salt may belong to any of the blocks. */
+ * list of the first block. Such an event is malformed if its list has no salt, or has keys for other inputs. */
 static bool
 read_extra_keys(const object_t *o, kvp_event_t *ev, kvp_skip_t *why)
 {

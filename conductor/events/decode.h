@@ -23,8 +23,8 @@ typedef struct {
 void kvp_decoder_init(kvp_decoder_t *d);
 void kvp_decoder_fini(kvp_decoder_t *d);
 
-/* kvp_decode calls back for each event, in order. *rank_out is the rank of the payload; UINT32_MAX = the payload
- * has none. It returns false, without any callback, if the bytes are not a payload. */
+/* kvp_decode calls back for each event, in order. *rank_out is the payload's data-parallel rank; UINT32_MAX = the
+ * payload has none. It returns false, without any callback, if the bytes are not a payload. */
 bool kvp_decode(kvp_decoder_t *d, const void *payload, size_t len, const kvp_decode_ops_t *ops, uint32_t *rank_out)
     KVP_MUST_USE;
 

@@ -103,7 +103,7 @@ run_queue(kvp_feed_t *f, uint64_t now_ns)
 }
 
 /* ---- handling of live messages */
-/* Starts again with the received message as the first one, without a replay. All earlier messages are dropped. */
+/* Starts again with the received message as the first one, without a replay. All blocks known before are dropped. */
 static void
 begin_with(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns)
 {

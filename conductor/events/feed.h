@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Checks the order of a publisher's messages: the next number, missed messages, and whether the publishing process
- * is still the same. A state machine without sockets and clocks. Possibly stale state is dropped, never served. */
+ * is still the same. A state machine without sockets and clocks. Blocks that may be stale are dropped, never served. */
 #ifndef KVP_CONDUCTOR_EVENTS_FEED_H
 #define KVP_CONDUCTOR_EVENTS_FEED_H
 
@@ -35,7 +35,7 @@ typedef struct {
     bool is_partial; /* a flag: the applied messages do not begin with the publisher's first message */
     bool is_doubted; /* a flag: the connection was renewed during the replay, so another replay has to follow */
     uint64_t asked_ns, asked_from;
-    uint32_t tries; /* number of consecutive replays that left a gap */
+    uint32_t tries; /* number of replays requested because of gaps since the last live message in order */
     kvp_buf_t digest; /* a received digest, which waits until message digest_seq has been applied */
     uint64_t digest_seq;
     /* live messages that arrived during a replay (number, length, bytes, padding); if the buffer has an error,
@@ -58,14 +58,14 @@ void kvp_feed_replayed(kvp_feed_t *f, uint64_t seq, const void *payload, size_t 
  * began, follows after the parts. */
 void kvp_feed_snapshot(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len, uint64_t now_ns);
 void kvp_feed_replay_end(kvp_feed_t *f, uint64_t now_ns);
-/* kvp_feed_digest passes sums over all events up to message seq, which may not have arrived yet. The sums are
- * compared right after that message, and dropped during a replay. */
+/* kvp_feed_digest passes a pool's sums over all events up to message seq, which may not have arrived yet. The sums are
+ * applied right after that message. During a replay they are dropped. */
 void kvp_feed_digest(kvp_feed_t *f, uint64_t seq, const void *payload, size_t len);
 /* kvp_feed_again drops everything that was applied and requests a replay from message 0. It is called if the
  * applied state is unreliable or incomplete. */
 void kvp_feed_again(kvp_feed_t *f, uint64_t now_ns);
-/* kvp_feed_connected reports a new connection. Messages may have been missed, and queued messages belong to the
- * former connection. */
+/* kvp_feed_connected reports a new connection. Messages may have been missed, so a replay follows. Queued messages
+ * belong to the former connection and are dropped. */
 void kvp_feed_connected(kvp_feed_t *f, uint64_t now_ns);
 /* kvp_feed_disconnected reports the end of the connection. Without an endpoint for replays all blocks are dropped,
  * because another process may publish after the next connect. */

@@ -16,7 +16,7 @@
 #define FIRST_NS (500 * KVP_NS_PER_MS) /* time without a connection before the first dial */
 #define EVERY_NS (5 * KVP_NS_PER_S)
 #define DIAL_NS (2 * KVP_NS_PER_S)
-/* so many accepted dials in a row without ZMQ traffic mean that the port uses another protocol */
+/* after this many accepted dials in a row, without data over ZMQ, the port is reported as one of another protocol */
 #define MUTE_DIALS 2u
 
 /* A dial in progress. It may outlive the kvp_reach that began it. */
@@ -32,7 +32,7 @@ struct kvp_reach {
     uv_loop_t *uv;
     char endpoint[512];
     bool speaks;
-    bool was_told; /* a flag: the last tick returned the current reason in `why` */
+    bool was_told; /* a flag: the endpoint was unreachable at the last tick, so `why` was not empty */
     char why[160];
     uint32_t accepted; /* number of accepted dials since the endpoint last worked */
     uint64_t since_ns, dialled_ns; /* time at which the endpoint stopped working; time of the last dial; 0 = never */

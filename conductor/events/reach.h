@@ -11,8 +11,8 @@
 
 typedef struct kvp_reach kvp_reach_t;
 
-/* kvp_reach_create starts the checks of an endpoint. speaks: a port that accepts connections but never sends ZMQ
- * counts as unreachable. NULL = no memory. */
+/* kvp_reach_create starts the checks of an endpoint. speaks: a port that accepts connections but never sends
+ * ZMQ data counts as unreachable. NULL = no memory. */
 kvp_reach_t *kvp_reach_create(uv_loop_t *uv, const char *endpoint, bool speaks);
 void kvp_reach_close(kvp_reach_t *r); /* closes the checker; its handles need a few turns of the loop; NULL is legal */
 

@@ -3,8 +3,8 @@
  *
  * Design notes.
  * - One thread changes the index. Readers use the roster, and the structures to which it points, inside an epoch.
- * - A publisher that is removed leaves the roster, and its view ends; readers see both changes at once. Its blocks
- *   are swept in slices, and it is freed when no reader can see it any more. */
+ * - A publisher that is removed leaves the roster, and its view ends; readers see both changes at once. on_tick frees
+ *   the view's entries in slices, and the publisher when no reader can see it any more. */
 #include "conductor/events/registry.h"
 
 #include "conductor/events/registry_priv.h"
@@ -19,14 +19,14 @@
 
 #define TICK_MS 100u
 #define BATCH 256u /* limit of the cost (subscription.c, share_of) of one publisher's messages in one call */
-#define SWEEP 20000u /* limit of the entries of removed views that are freed in one turn of the loop */
+#define SWEEP 20000u /* for one tick: limit of the entries to sweep in each view, and of the namespaces to check */
 #define DIGESTS_NS (10 * KVP_NS_PER_S) /* pause between two requests for a pool's digests */
 #define DRIFT_MIN_NS (20 * KVP_NS_PER_S)
 #define DRIFT_MAX_NS (3600 * KVP_NS_PER_S)
 /* pause between two searches for free space: a search is slow and may free little */
 #define ROOM_EVERY_NS KVP_NS_PER_S
 #define LOST_NS (60 * KVP_NS_PER_S) /* time after which an unreachable publisher is removed if there are too many */
-#define KNOWN_MAX (4u << 20) /* limit of remembered positions of a publisher's removed blocks */
+#define KNOWN_MAX (4u << 20) /* limit of the positions that a publisher's view keeps of removed blocks */
 
 /* ---- the roster that readers see */
 static int
@@ -215,8 +215,8 @@ on_connected(void *arg)
     kvp_feed_connected(&p->feed, kvp_boot_ns());
 }
 
-/* Frees space in the full index: first the known positions of blocks without a holder. Returns true if space may
- * have become free. */
+/* Frees space in the full index: all views forget the positions of blocks that they do not hold. Returns true if space
+ * may have become free; false if the last search was less than ROOM_EVERY_NS ago. */
 static bool
 make_room(void *arg)
 {
@@ -278,7 +278,7 @@ end_publisher(kvp_registry_t *r, kvp_publisher_t *p)
     if (p->reg.is_shared) kvp_pools_drop(r->pools, &p->source);
     kvp_list_del(&p->link);
     kvp_list_add_tail(&r->ending, &p->link);
-    if (p->reg.is_shared) on_wanted(r, NULL, false); /* others may report the same pool, so they are replayed */
+    if (p->reg.is_shared) on_wanted(r, NULL, false); /* other publishers may report this pool: replay them */
     r->n--;
     publish_roster(r);
     kvp_view_end(p->view);
@@ -352,8 +352,8 @@ find_publisher(const kvp_registry_t *r, const kvp_registration_t *key)
     return NULL;
 }
 
-/* Returns true if another publisher uses the endpoint. A bound endpoint serves only one engine, because events do
- * not name their sender. */
+/* Returns true if `what` has a bound endpoint whose port another publisher has. A bound endpoint serves only one
+ * engine, because events do not name their sender. */
 static bool
 is_endpoint_taken(const kvp_registry_t *r, const kvp_registration_t *what, char why[160])
 {
@@ -470,7 +470,7 @@ ask_digests(kvp_publisher_t *p, uint64_t now_ns)
     kvp_subscription_ask_digests(p->sub);
 }
 
-/* Empties a view of which a release showed a contradiction (is_damaged: a fault of this program), and requests a
+/* Empties a view in which kvp_index_rele found a contradiction (is_damaged: a fault of this program), and requests a
  * replay from its publisher. A publisher without replays continues with its next events. */
 static void
 look_at_view(kvp_publisher_t *p)

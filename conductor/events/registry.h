@@ -17,8 +17,8 @@
 
 typedef struct kvp_registry kvp_registry_t;
 
-/* kvp_registry_create makes a registry. data_dir is borrowed; NULL = registrations are not saved. Errors are
- * logged: NOMEM, SYS (the data directory cannot be used), CORRUPT (its file is not a list of registrations). */
+/* kvp_registry_create makes a registry. data_dir is borrowed; NULL = registrations are not saved. Errors: NOMEM;
+ * SYS (the data directory cannot be used), CORRUPT (its file is not a list of registrations), both logged. */
 kvp_err_t kvp_registry_create(uv_loop_t *uv, uint64_t hash_seed, uint32_t blocks_max, const char *data_dir,
                               kvp_registry_t **out) KVP_MUST_USE;
 /* kvp_registry_stop closes all sockets and handles, which takes a turn of the loop. kvp_registry_destroy frees the
@@ -27,9 +27,10 @@ void kvp_registry_stop(kvp_registry_t *r);
 void kvp_registry_destroy(kvp_registry_t *r);
 
 /* kvp_registry_add adds a publisher and subscribes to its events. A publisher with the same key is replaced, unless
- * all fields are equal. Errors are logged, with the reason in *why_out: LIMIT, INVALID (ZMQ refuses the endpoint),
- * HELD (another publisher has bound the endpoint), SYS, NOMEM. kvp_registry_remove removes the publisher of the key,
- * or returns NOT_FOUND. kvp_registry_load adds the publishers of a JSON file, the file of --publishers. */
+ * all fields are equal. Errors, with the reason in *why_out: INVALID (ZMQ refuses the endpoint), HELD (another
+ * publisher has bound the endpoint), SYS, all logged; LIMIT, NOMEM, not logged. kvp_registry_remove removes the
+ * publisher of the key, or returns NOT_FOUND. kvp_registry_load adds the publishers of a JSON file, the file of
+ * --publishers. */
 kvp_err_t kvp_registry_add(kvp_registry_t *r, const kvp_registration_t *what, char why_out[160]) KVP_MUST_USE;
 kvp_err_t kvp_registry_remove(kvp_registry_t *r, const kvp_registration_t *key) KVP_MUST_USE;
 kvp_err_t kvp_registry_load(kvp_registry_t *r, const char *path) KVP_MUST_USE;
@@ -40,8 +41,8 @@ kvp_err_t kvp_registry_load(kvp_registry_t *r, const char *path) KVP_MUST_USE;
 bool kvp_registry_is_kept(kvp_registry_t *r);
 bool kvp_registry_trouble(const kvp_registry_t *r, char *text, size_t cap);
 
-/* kvp_registry_is_ready returns true once each publisher of the start has been replayed or cannot be replayed. It
- * then stays true. Any thread may call it. */
+/* kvp_registry_is_ready returns true once each publisher registered at the start has been replayed or cannot be
+ * replayed. It then stays true. Any thread may call it. */
 bool kvp_registry_is_ready(const kvp_registry_t *r);
 /* kvp_registry_write_unreachable writes the field `unreachable`: an array of the publishers with an endpoint that
  * cannot be reached. */
@@ -49,14 +50,14 @@ void kvp_registry_write_unreachable(const kvp_registry_t *r, kvp_jsonw_t *w);
 /* kvp_registry_write_why writes the field `why`, a list of texts, if there is trouble. Any thread may call it. */
 void kvp_registry_write_why(const kvp_registry_t *r, kvp_jsonw_t *w);
 void kvp_registry_write_services(const kvp_registry_t *r, kvp_jsonw_t *w); /* writes a JSON array of all publishers */
-/* writes fields of a JSON object: the blocks that each instance holds */
+/* writes fields of a JSON object: the number of blocks in the index, and of each publisher, with its state */
 void kvp_registry_write_view(const kvp_registry_t *r, kvp_jsonw_t *w);
 void kvp_registry_write_metrics(const kvp_registry_t *r, kvp_buf_t *out);
 
 /* kvp_registry_enter begins an epoch for the calling thread, which may be any thread; kvp_epoch_leave ends it. The
  * next three functions are called inside an epoch. kvp_registry_roster returns the publishers of engines, sorted
  * by instance and rank. kvp_registry_match is kvp_match, with the tenant and the texts of the query in `space`.
- * kvp_registry_has_lora returns true if an event named the adapter of the model. */
+ * kvp_registry_has_lora returns true if a namespace in use has the model and the adapter. */
 kvp_epoch_reader_t *kvp_registry_enter(kvp_registry_t *r);
 const kvp_roster_t *kvp_registry_roster(const kvp_registry_t *r);
 bool kvp_registry_match(const kvp_registry_t *r, const kvp_namespace_t *space, const char *instance,

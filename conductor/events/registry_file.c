@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The registry's data directory: the file of registrations, which the disk's thread writes again
- * after each change, and the lists of publishers that are read at the start. On the loop's thread,
- * except for the functions that are marked in registry.h. */
+ * The registry's data directory: the file of registrations, which the disk's thread writes again after each change, and
+ * the lists of publishers that are read at the start. On the loop's thread, except where registry.h names others. */
 #include "conductor/events/registry_priv.h"
 
 #include "common/clock.h"
@@ -19,7 +18,7 @@
 #define FILE_NAME "registrations.json"
 #define RETRY_NS (5 * KVP_NS_PER_S)
 #define WAIT_MS 2000u /* time for which /register and /unregister wait for the disk */
-#define CROWD_WAIT_MS 500u /* the shorter wait while two threads wait already: these threads also answer /route */
+#define CROWD_WAIT_MS 500u /* when a disk job has run this long, at most two threads wait: they also answer /route */
 #define FINISH_MS 2000u /* time for which the start and the end of the process wait for the disk */
 
 /* ---- writing the file of registrations */

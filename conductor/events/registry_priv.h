@@ -29,8 +29,8 @@ typedef struct {
     /* time of the last request for digests; number of messages applied at its answer */
     uint64_t digests_ns, digests_at;
     bool wants_again; /* a flag: a replay from the first message is due */
-    uint64_t repairs; /* number of times that the view was damaged and repaired */
-    /* current pause between replays after drifts; time of the next possible one */
+    uint64_t repairs; /* number of times that the view was rebuilt because of a contradiction (is_damaged) */
+    /* pause between two replays that drifts cause (digests that differ); earliest time of the next such replay */
     uint64_t drift_wait_ns, drift_next_ns;
     bool is_early; /* a flag: registered during the start, so /ready waits for the replay */
     bool is_unseen; /* a flag: no reader can see the publisher any more */
@@ -57,14 +57,14 @@ struct kvp_registry {
         kvp_buf_t text; /* content of the file; the disk's thread reads it while a job is in progress */
         uint64_t writing; /* number of the newest change in text; 0 = no job is in progress */
         uint64_t retry_ns;
-        pthread_mutex_t lock; /* guards the fields below: the loop's thread writes them, and other threads read them */
+        pthread_mutex_t lock; /* guards the fields below; other threads than the loop's write only waiting_n */
         pthread_cond_t changed;
         uint32_t waiting_n; /* number of threads that wait in kvp_registry_is_kept */
         /* numbers of the newest change, of the last change that was attempted, and of the last change that was saved */
         uint64_t changes, tried, kept;
     } file;
     int lock_fd; /* file descriptor that locks the data directory; -1 = not locked */
-    uint64_t room_ns; /* time of the last call of make_room; 0 = never */
+    uint64_t room_ns; /* time at which make_room last searched for space; 0 = never */
     bool is_starting; /* a flag: registrations come from the file and are not saved again */
     _Atomic bool is_ready;
 };

@@ -4,7 +4,7 @@
  * Design notes.
  * - The descriptor of a ZMQ socket only signals that something may have changed (zmq_getsockopt, ZMQ_FD): so all
  *   available messages are read at each signal, and the caller runs all sockets a few times a second besides.
- * - A replay without a complete answer closes its socket: a late answer would be taken for one to the next replay. */
+ * - A request during an unfinished replay replaces the socket: else the rest of the old answer would count as new. */
 #include "conductor/events/subscription.h"
 
 #include "common/buf.h"
@@ -20,8 +20,8 @@
 #define FRAMES_MAX 4u
 #define MESSAGE_MAX ((int64_t)4 << 20) /* limit of the length of a message, in bytes; ZMQ refuses longer ones */
 #define WAITING_MAX 100 /* limit of the messages that ZMQ queues for this process; the publisher drops others */
-#define BATCH 64u /* cost limit of one turn: after so many messages other sockets are read */
-#define PART_BYTES (16u << 10) /* every so many bytes of a message cost as much as one more message of the turn */
+#define BATCH 64u /* cost limit of one call of on_readable; a message costs 1 or more, see PART_BYTES */
+#define PART_BYTES (16u << 10) /* each part of a payload of this size costs as much as one more message */
 #define SEQ_BYTES 8u
 #define TOPIC_MAX 128u /* bytes of a topic that are kept for reports */
 #define FDS_MAX (1 << 20)
@@ -478,7 +478,7 @@ kvp_subscription_ask(kvp_subscription_t *s, uint64_t from)
 
     for (uint32_t i = 0; i < SEQ_BYTES; i++)
         seq[i] = (uint8_t)(from >> 8 * (SEQ_BYTES - 1 - i));
-    /* without a socket no replay is requested; a later tick asks again */
+    /* if no new socket can be opened, nothing is sent: kvp_feed_tick ends this replay, and later asks again */
     if (s->is_replaying && open_dealer(s) != KVP_OK) return;
     s->is_replaying = true;
     if (zmq_send(s->dealer.socket, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT) == 0)

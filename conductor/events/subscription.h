@@ -27,7 +27,7 @@ typedef struct kvp_subscription kvp_subscription_t;
  * any other endpoint the socket connects. A bound endpoint accepts one publisher: the connection that sent the
  * first message, until this connection ends. Messages of other connections are refused, counted, and logged once.
  * replay "" = no replays. ops are copied. Errors are logged, with the reason in *why_out: INVALID (ZMQ refuses the
- * endpoint), SYS. */
+ * endpoint), SYS, NOMEM. */
 kvp_err_t kvp_subscription_open(uv_loop_t *uv, void *zmq, const char *endpoint, const char *replay,
                                 const kvp_subscription_ops_t *ops, kvp_subscription_t **out, char why_out[160])
     KVP_MUST_USE;
@@ -44,10 +44,10 @@ void kvp_subscription_ask(kvp_subscription_t *s, uint64_t from);
 /* kvp_subscription_ask_digests requests the sums of a pool, unless a replay is in progress. */
 void kvp_subscription_ask_digests(kvp_subscription_t *s);
 
-/* kvp_subscription_run reads arrived messages whose costs are `most` together; a message costs 1 or more. It returns
- * true if more are left. */
+/* kvp_subscription_run reads arrived messages until their costs reach `most`; a message costs 1 or more. It returns
+ * true if it stopped at this limit, so messages may be left. */
 bool kvp_subscription_run(kvp_subscription_t *s, uint32_t most);
-/* kvp_subscription_tick retries an unreachable publisher; call it now and then. */
+/* kvp_subscription_tick reopens the sockets of an unreachable publisher; call it a few times a second. */
 void kvp_subscription_tick(kvp_subscription_t *s, uint64_t now_ns);
 bool kvp_subscription_is_connected(const kvp_subscription_t *s);
 /* returns how many messages had a wrong frame count */

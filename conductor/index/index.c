@@ -5,8 +5,8 @@
  * - Blocks lie in pieces that never move. A table finds them: 4096 parts by the upper bits of the mixed hash, each of
  *   which grows by a quarter on its own, so that no growth takes long and little memory is unused. An entry has 32
  *   bits of the hash beside the number: in most cases a look-up reads one entry and one block.
- * - Entries never move within a part: a removed one leaves a mark, and a part that is full of marks is rebuilt. So a
- *   reader misses no entry that stays. */
+ * - Entries never move within a table: a removed entry leaves a mark, and a full table is replaced by a copy without
+ *   marks. So a reader misses no entry that stays. */
 #include "conductor/index/index.h"
 
 #include "common/hash.h"
@@ -54,7 +54,7 @@ struct kvp_index {
     _Atomic(block_t *) pieces[PIECES];
     uint32_t numbers; /* count of block numbers that were ever assigned */
     kvp_orphans_t orphans;
-    kvp_buf_t learning; /* numbers (uint32_t) of blocks whose depth has just become known, for blocks that wait */
+    kvp_buf_t learning; /* numbers (uint32_t) of blocks with a new depth, for learn_depths to set their children's */
     uint64_t blocks, bytes, left_out;
     kvp_buf_t spare; /* stack of free block numbers (uint32_t) */
     kvp_buf_t spare_holders; /* stack of free holder numbers (uint32_t) */
@@ -171,7 +171,7 @@ make_anew(kvp_index_t *ix, part_t *p)
     kvp_epoch_retire(ix->epoch, free_table, NULL, (uintptr_t)old);
 }
 
-/* Returns the number of the block with the hash, or KVP_BLOCK_NONE; *place_out is the index of the entry. */
+/* Returns the number of the block with this namespace and hash, or KVP_BLOCK_NONE. *place_out: index of its entry. */
 static uint32_t
 find_block(const kvp_index_t *ix, const table_t *t, uint64_t key, uint32_t space, uint64_t hash, uint32_t *place_out)
 {

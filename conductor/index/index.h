@@ -23,9 +23,9 @@ void kvp_index_destroy(kvp_index_t *ix);
 /* ---- functions for the writer */
 /* kvp_index_free_later takes ownership of memory, and frees it when no reader can see it any more. */
 void kvp_index_free_later(kvp_index_t *ix, void *memory);
-/* kvp_index_holder returns the number of a new holder; KVP_HOLDERS_MAX = too many holders. After
- * kvp_index_holder_end readers skip the holder (kvp_medium_t). kvp_index_holder_free makes its number free for
- * reuse; no set may contain the number then. */
+/* kvp_index_holder returns the number of a new holder; KVP_HOLDERS_MAX = too many holders. kvp_index_holder_end marks a
+ * holder that no kvp_medium_t has any more: kvp_index_purge removes it from sets. kvp_index_holder_free makes its
+ * number free for reuse; no set may contain the number then. */
 uint32_t kvp_index_holder(kvp_index_t *ix);
 void kvp_index_holder_end(kvp_index_t *ix, uint32_t holder);
 void kvp_index_holder_free(kvp_index_t *ix, uint32_t holder);
@@ -33,8 +33,8 @@ void kvp_index_holder_free(kvp_index_t *ix, uint32_t holder);
 /* kvp_index_use finds or creates a block and takes a reference to it. KVP_BLOCK_NONE = the index is full. The
  * number stays valid until kvp_index_rele has released all references. */
 uint32_t kvp_index_use(kvp_index_t *ix, uint32_t space, uint64_t hash, uint32_t depth);
-/* kvp_index_use_behind does the same for a block of which only the hash of its parent is known. The depth of the
- * block is unknown until the depth of its parent is known. Until then look-ups find the block by its hash alone. */
+/* kvp_index_use_behind does the same for a block of unknown depth, after the block with the hash `parent`. The block's
+ * depth is set when the depth of the parent is known. Until then look-ups find the block by its hash alone. */
 uint32_t kvp_index_use_behind(kvp_index_t *ix, uint32_t space, uint64_t hash, uint64_t parent);
 /* kvp_index_rele releases one reference. It returns false if the block's state contradicts its references, which
  * is a bug of this program. The block is then left out of all answers, its number is never reused, and the

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SPARE 64u /* number of removed keys in a list at which the list is packed */
+#define SPARE 64u /* a list is packed when it has this many more removed keys than held keys */
 
 static kvp_digest_t
 key_of(uint32_t slot, uint32_t space)

@@ -10,7 +10,7 @@
 typedef struct {
     uint32_t slot, space;
     uint32_t held; /* number of keys in the list that the view still holds */
-    uint32_t next; /* in a free list: index of the next free list */
+    uint32_t next; /* in an unused element: index of the next unused element; 0 = none */
     kvp_buf_t keys; /* keys (uint64_t); removed keys remain until the list is packed */
 } kvp_keylist_t;
 
@@ -24,7 +24,7 @@ void kvp_keylists_init(kvp_keylists_t *l, uint64_t seed);
 void kvp_keylists_fini(kvp_keylists_t *l);
 
 /* kvp_keylists_add records a held key. When a list is packed, is_held(arg, slot, key) tells held keys from removed
- * ones. kvp_keylists_remove records that the stream holds one key less. */
+ * ones. kvp_keylists_remove records that one key of the slot and namespace is not held any more. */
 void kvp_keylists_add(kvp_keylists_t *l, uint32_t slot, uint32_t space, uint64_t key,
                       bool (*is_held)(void *arg, uint32_t slot, uint64_t key), void *arg);
 void kvp_keylists_remove(kvp_keylists_t *l, uint32_t slot, uint32_t space);

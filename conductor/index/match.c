@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NAMELESS KVP_MEDIA_MAX /* number of a medium without a field in the answer */
+#define NAMELESS KVP_MEDIA_MAX /* number of a medium that counts only for the answer's run over all media */
 #define GOING_MAX ((1 + KVP_POOLS_MAX) * KVP_MEDIA_MAX) /* limit of the number of active runs in one answer */
 
-/* An active run: a holder that has all blocks so far, and the answer and medium for which it counts. */
+/* An active run: the holder of a medium, and its answer. At least one medium of the answer has each block so far. */
 typedef struct {
     uint32_t answer, medium, holder;
 } going_t;
@@ -114,9 +114,9 @@ begin_runs(const kvp_roster_t *roster, const kvp_question_t *q, kvp_match_scratc
     return going;
 }
 
-/* Ends the runs of holders that do not have the block. The runs of one answer are adjacent in `going`. A medium
- * whose own run has ended stays as long as another medium of its answer goes on, because the next blocks may be on
- * any medium. Returns the number of runs left. */
+/* Ends the runs of media that do not have the block. The runs of one answer are adjacent in `going`. They stay there
+ * until no medium of the answer has the block, because the answer's run counts blocks on any medium. Returns the number
+ * of runs left in `going`. */
 static uint32_t
 step_runs(kvp_match_scratch_t *s, uint32_t going, const kvp_set_t *set, uint32_t block)
 {
@@ -146,7 +146,7 @@ step_runs(kvp_match_scratch_t *s, uint32_t going, const kvp_set_t *set, uint32_t
     return kept;
 }
 
-/* Sets the length of all runs that never ended to the length of the prompt. */
+/* Sets the runs that no block of the prompt has ended to the prompt's length, n blocks. */
 static void
 end_runs(kvp_match_scratch_t *s, uint32_t going, uint32_t n)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Computes how much of a prompt each publisher holds. A run begins at the first block and skips none. Any thread
- * may ask; each thread has its own scratch memory. */
+ * Computes how much of a prompt each publisher holds: its run, the number of the prompt's first blocks that it holds
+ * without a gap. Any thread may ask; each thread has its own scratch memory. */
 #ifndef KVP_CONDUCTOR_INDEX_MATCH_H
 #define KVP_CONDUCTOR_INDEX_MATCH_H
 
 #include "conductor/index/spaces.h"
 #include "conductor/index/view.h"
 
-/* A publisher of an engine, as readers see it. */
+/* The publisher of an engine's events, as readers see it. */
 typedef struct {
     const char *instance, *tenant, *model; /* names of the publisher; the roster's creator owns these texts */
     uint32_t block_size, rank;
@@ -28,7 +28,7 @@ typedef struct {
 
 typedef struct {
     const char *tenant, *model, *instance; /* names to which the query is limited; instance NULL = all instances */
-    uint32_t block_size, space; /* space: number of the namespace; KVP_SPACE_NONE = no event has named this namespace */
+    uint32_t block_size, space; /* space: number of the namespace; KVP_SPACE_NONE = it has no blocks */
     const uint64_t *hashes; /* hashes of the prompt's blocks, beginning with the first block */
     size_t n;
 } kvp_question_t;

@@ -21,7 +21,7 @@ typedef struct {
 void kvp_orphans_init(kvp_orphans_t *o, uint64_t seed);
 void kvp_orphans_fini(kvp_orphans_t *o);
 
-/* kvp_orphans_add records that the block waits for the parent, unless it waits already. */
+/* kvp_orphans_add records that the block waits for its parent's depth, unless it waits already. */
 void kvp_orphans_add(kvp_orphans_t *o, uint32_t block, uint32_t space, uint64_t parent);
 void kvp_orphans_remove(kvp_orphans_t *o, uint32_t block); /* removes the block, if it waits for a parent */
 /* kvp_orphans_take removes and returns one block that waits for the parent. 0 = no block waits. */

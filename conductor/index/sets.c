@@ -71,7 +71,7 @@ grow_table(kvp_sets_t *s)
     free(old);
 }
 
-/* Returns the table's place with the equal set, or a free place. */
+/* Returns the index in the hash table of the set with these holders, or of a free place for it. */
 static uint32_t
 find_equal(const kvp_sets_t *s, const uint32_t *holders, uint32_t n, uint32_t hash)
 {

@@ -21,8 +21,8 @@ typedef struct kvp_sets kvp_sets_t;
 kvp_sets_t *kvp_sets_create(kvp_epoch_t *epoch); /* makes the table of sets; borrows epoch; NULL = no memory */
 void kvp_sets_destroy(kvp_sets_t *sets);
 
-/* The writer's functions. Each returns the number of a block's new set, and takes over the reference to its old
- * set `set`. */
+/* kvp_sets_with returns the number of the set with the holder added, kvp_sets_without with the holder removed. Each
+ * takes over the reference to `set`, and returns a reference to the new set. For the writer only. */
 uint32_t kvp_sets_with(kvp_sets_t *sets, uint32_t set, uint32_t holder);
 uint32_t kvp_sets_without(kvp_sets_t *sets, uint32_t set, uint32_t holder);
 /* kvp_sets_purge returns the set without the holders for which is_dead[holder] is true. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See spaces.h. New nodes are added at the head of a chain, and a removed node is freed when no reader can be at
- * it any more. So readers need no lock. */
+ * See spaces.h. A hash table with chains. New nodes are added at the head of a chain, and a removed node is freed when
+ * no reader can see it any more. So readers need no lock. */
 #include "conductor/index/spaces.h"
 
 #include "common/log.h"
@@ -17,7 +17,7 @@ typedef struct node {
     kvp_namespace_t space;
     uint32_t number;
     uint32_t users;
-    uint32_t adapter; /* number of the adapter's own namespace, which this one references; KVP_SPACE_NONE = none */
+    uint32_t adapter; /* number of the namespace adapter_of(model, lora), which is referenced; KVP_SPACE_NONE = none */
     uint64_t serial;
     char text[]; /* names of the model, tenant, salt and adapter, each with its terminator */
 } node_t;
@@ -25,8 +25,8 @@ typedef struct node {
 struct kvp_spaces {
     kvp_epoch_t *epoch;
     _Atomic(node_t *) chains[CHAINS];
-    /* nodes by number; NULL = the number is free, or waits for readers. Only the writer uses this field and all
-     * below. */
+    /* nodes by number; NULL = the number is free, or will be when no reader can see its node any more. Only the writer
+     * uses this field and the fields below. */
     node_t *named[KVP_SPACES_MAX];
     uint32_t numbers; /* count of namespace numbers that were ever assigned */
     uint32_t hand; /* the number at which the next sweep begins */
@@ -62,7 +62,7 @@ kvp_spaces_find(const kvp_spaces_t *spaces, const kvp_namespace_t *space)
     return node == NULL ? KVP_SPACE_NONE : node->number;
 }
 
-/* Returns the namespace that represents an adapter as such: without a tenant, a salt and a block size. */
+/* Returns the namespace that is in use while any namespace has the model's adapter, for kvp_spaces_has_lora. */
 static kvp_namespace_t
 adapter_of(const char *model, const char *lora)
 {
@@ -215,7 +215,7 @@ kvp_spaces_create(kvp_epoch_t *epoch)
     return spaces;
 }
 
-/* Frees all namespaces; called after the end of the epochs, when no reader is left. */
+/* Frees all namespaces; called after kvp_epoch_fini, so no reader is left. */
 void
 kvp_spaces_destroy(kvp_spaces_t *spaces)
 {

@@ -23,8 +23,8 @@ void kvp_spaces_destroy(kvp_spaces_t *spaces);
 
 /* ---- functions for the writer */
 /* kvp_spaces_name finds the namespace, or adds a copy of it, and returns its number. The number is valid until the
- * next kvp_spaces_sweep or kvp_spaces_name, and as long as a reference is held. KVP_SPACE_NONE: all KVP_SPACES_MAX
- * namespaces are referenced. */
+ * next kvp_spaces_sweep or kvp_spaces_name, and as long as a reference is held. KVP_SPACE_NONE: no number is free, or
+ * no memory. */
 uint32_t kvp_spaces_name(kvp_spaces_t *spaces, const kvp_namespace_t *space);
 /* kvp_spaces_hold takes a reference to a namespace, for a block or a join, and kvp_spaces_release releases it. */
 void kvp_spaces_hold(kvp_spaces_t *spaces, uint32_t number);
@@ -37,7 +37,7 @@ const kvp_namespace_t *kvp_spaces_get(const kvp_spaces_t *spaces, uint32_t numbe
 uint64_t kvp_spaces_serial(const kvp_spaces_t *spaces, uint32_t number);
 
 /* ---- functions for any thread, inside an epoch */
-/* returns the number of the namespace; KVP_SPACE_NONE = the namespace has no block */
+/* returns the number of the namespace; KVP_SPACE_NONE = the table does not have it */
 uint32_t kvp_spaces_find(const kvp_spaces_t *spaces, const kvp_namespace_t *space);
 /* kvp_spaces_has_lora returns true if a namespace of the model, with any tenant and salt, uses the adapter. */
 bool kvp_spaces_has_lora(const kvp_spaces_t *spaces, const char *model, const char *lora);

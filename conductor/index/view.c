@@ -5,7 +5,7 @@
  * - An entry has 16 bytes. The entries are in 256 tables, each of which grows by a quarter on its own. Entries of one
  *   hash, which differ in the slot, lie in one probe sequence.
  * - Clearing a medium touches no entry: the slot's generation is incremented, entries of another generation count as
- *   0, and the holder ends. A sweep later removes the old holder from the blocks.
+ *   0, and the medium's holder ends. kvp_view_sweep later removes this holder from the blocks.
  * - Several entries of one medium may hold one block: hashes of two groups, or two hashes of the same tokens. The
  *   holder leaves the block with the last of these entries. */
 #include "conductor/index/view.h"
@@ -53,14 +53,14 @@ struct kvp_view {
     uint32_t slots_n;
     _Atomic(kvp_medium_t *) media[KVP_MEDIA_MAX]; /* media of the publisher; NULL = free */
     uint32_t free_slots; /* a bit for each slot below slots_n that is free */
-    uint64_t inserted_n; /* entries inserted since slots were last freed, plus WALK for each request of a slot */
+    uint64_t inserted_n; /* entries inserted since slots were last freed, plus WALK for each call of free_slots */
     kvp_keylists_t keylists; /* lists of the keys in slots of backends */
     /* by block: the number of further entries of the medium that hold the block, beside the first one */
     kvp_digestmap_t more[KVP_MEDIA_MAX];
     kvp_view_stats_t stats;
     kvp_buf_t dead; /* ended holders (uint32_t) that some blocks may still have */
     uint32_t sweep_part, sweep_at; /* position of the sweep; part PARTS = the sweep has ended */
-    uint32_t trim_part; /* the next part in which positions are forgotten */
+    uint32_t trim_part; /* count of the parts trimmed; modulo PARTS it is the next part for trim_known */
     bool is_ending;
 };
 
@@ -217,8 +217,8 @@ insert_entry(kvp_view_t *v, uint64_t hash, uint32_t slot)
     return &p->entries[at];
 }
 
-/* Updates an entry of a cleared medium: removes the old holder from its block and sets its count to 0. This
- * happens when the entry is used, or in a sweep. */
+/* Updates an entry of a slot that was cleared since: removes ended holders from its block and sets its count to 0.
+ * Called when the entry is used, and by kvp_view_sweep. */
 static void
 bring_up(kvp_view_t *v, entry_t *e)
 {
@@ -293,9 +293,8 @@ empty_slots(const kvp_view_t *v)
     return empty & ~v->free_slots;
 }
 
-/* Frees empty slots for reuse, because backends and media come and go. This needs a walk over all entries, to
- * remove the known positions of these slots. The walk waits until the number of requests and new entries justifies
- * its cost. */
+/* Frees empty slots for reuse: a walk over all entries removes the positions that these slots keep. The walk waits
+ * until the number of calls and of new entries (inserted_n) justifies its cost; before that a call does nothing. */
 static void
 free_slots(kvp_view_t *v)
 {
@@ -442,7 +441,7 @@ trim_known(kvp_view_t *v, uint64_t most)
     }
 }
 
-/* Returns the entry of the hash in the slot, at the given block. Takes over the caller's reference to the block. */
+/* Finds or adds the entry of the hash in the slot, and sets its block. Takes over the caller's reference to block. */
 static entry_t *
 entry_at(kvp_view_t *v, uint32_t slot, uint64_t hash, uint32_t block)
 {
@@ -453,7 +452,7 @@ entry_at(kvp_view_t *v, uint32_t slot, uint64_t hash, uint32_t block)
         e->block = block;
     } else {
         bring_up(v, e);
-        if (e->block != block) { /* the hash has moved to another block: another process publishes now */
+        if (e->block != block) { /* the publisher uses the hash for another block now, as a new process may do */
             if (e->count > 0) let_go(v, e);
             rele_block(v, e->block);
             e->block = block;

@@ -3,8 +3,8 @@
  * own hash, since an engine may store a hash several times. The view also knows the position of a hash in a prompt,
  * even after the block is removed. Only the writer uses a view, except for the holders, which readers look up.
  *
- * A slot is a medium and a group of the engine's cache, or the backend of a standard event (the caller names "" media).
- * Blocks of two slots are counted separately. A medium holds a block while one of its slots holds it. */
+ * A slot is a medium and a group: a group of the engine's cache, or the backend of a standard event. Copies in two
+ * slots are counted separately. A medium holds a block while one of its slots holds a copy. */
 #ifndef KVP_CONDUCTOR_INDEX_VIEW_H
 #define KVP_CONDUCTOR_INDEX_VIEW_H
 
@@ -20,7 +20,7 @@
 
 typedef struct {
     char name[KVP_MEDIUM_NAME_MAX + 1]; /* name of the medium, in upper case */
-    _Atomic uint32_t holder; /* the medium's holder; KVP_NO_HOLDER = the medium is empty */
+    _Atomic uint32_t holder; /* the medium's holder; KVP_NO_HOLDER = no block was stored since the last clear */
 } kvp_medium_t;
 
 typedef struct kvp_view kvp_view_t;
@@ -61,8 +61,8 @@ kvp_place_kind_t kvp_view_place(const kvp_view_t *v, uint64_t hash, uint32_t *bl
 kvp_place_kind_t kvp_view_place_in(const kvp_view_t *v, uint64_t hash, uint32_t group, uint32_t *block_out);
 
 /* kvp_view_store adds a copy of the hash, whose block is given (KVP_BLOCK_NONE = outside the index). The view
- * takes over the caller's reference to the block (kvp_index_use). is_counted false: the publisher reports sets,
- * not copies. kvp_view_remove removes a copy; it returns false if the hash was not held. */
+ * takes over the caller's reference to the block (kvp_index_use). is_counted false: a second copy in the
+ * slot does not count. kvp_view_remove removes a copy; it returns false if the hash was not held. */
 void kvp_view_store(kvp_view_t *v, uint32_t slot, uint64_t hash, uint32_t block, bool is_counted);
 bool kvp_view_remove(kvp_view_t *v, uint32_t slot, uint64_t hash);
 
@@ -75,7 +75,7 @@ void kvp_view_unlearn(kvp_view_t *v, uint64_t hash);
 void kvp_view_forget(kvp_view_t *v);
 
 /* kvp_view_clear removes all blocks from the medium at once (NULL = from all media); positions stay known.
- * kvp_view_sweep then cleans up at most `most` entries; it returns true if more are left. */
+ * kvp_view_sweep then removes the old holders of at most `most` table entries; it returns true if more are left. */
 void kvp_view_clear(kvp_view_t *v, const char *medium);
 /* kvp_view_clear_space removes the blocks of the namespace from the slot, which must be a backend's slot. It
  * returns false if the slot held none. */

@@ -5,8 +5,8 @@
  * Design notes.
  * - Records are encoded on the loop's thread. One job at a time writes records and reads the file in chunks, on the
  *   disk's thread.
- * - A pass reads the whole file. A load passes its positions to new joins. A rewrite also encodes the positions to
- *   keep, into a new file that replaces the old one.
+ * - A pass reads the whole file: as a load, which passes the positions to new joins, or as a rewrite, which encodes the
+ *   positions to keep into a new file that replaces the old one.
  * - During a rewrite new records go to the old file, which the pass reads to its end. So the new file misses none. */
 #include "conductor/pool/joinlog.h"
 
@@ -23,12 +23,12 @@
 
 #define BODY_MAX 8192u
 #define CHUNK (1u << 20)
-#define REWRITE_BYTES (64u << 20) /* a file of joins below this size is not rewritten */
+#define REWRITE_BYTES (64u << 20) /* a file below this size is not rewritten for its growth */
 #define REWRITE_TIMES 3u /* the file is rewritten when it has grown by this factor since the last rewrite */
-#define JOINS_MAX 4096u /* a file with so many joins is rewritten without unregistered joins */
+#define JOINS_MAX 4096u /* limit of the joins in a file; at the limit it is rewritten without unregistered joins */
 /* limit of bytes waiting for the disk; above it, records are dropped until a rewrite */
 #define WAITING_MAX (64u << 20)
-#define RETRY_FLUSHES 100u /* number of flushes between two rewrites after an error */
+#define RETRY_FLUSHES 100u /* number of kvp_joinlog_flush calls from an error to the next rewrite */
 #define OPEN_MS 10000u
 
 typedef enum { R_SPACE = 1, R_JOIN = 2, R_PLACE = 3 } kind_t;
@@ -51,7 +51,7 @@ typedef struct {
 
 /* An encoder of records for one file. */
 typedef struct {
-    /* serial of the namespace written to the file, by its number; 0 = not written */
+    /* for each namespace number: serial of the namespace that was written to the file under it; 0 = none */
     uint64_t spaces_told[KVP_SPACES_MAX];
     known_t *joins;
     uint32_t joins_n;
@@ -292,7 +292,7 @@ read_place(const kvp_joinlog_t *log, const pass_t *r, const char *body, const ch
     return true;
 }
 
-/* Decodes the complete records of a chunk. Returns false at a malformed record. */
+/* Decodes and handles the complete records in pass->rest. Returns false at a malformed record. */
 static bool
 read_records(const kvp_joinlog_t *log, pass_t *r)
 {
@@ -420,7 +420,7 @@ swap_bufs(kvp_buf_t *a, kvp_buf_t *b)
     *b = was;
 }
 
-/* Submits the next job, unless there is nothing to do or a job is in progress. */
+/* Submits the next job of the pass or an append, if there is work and no job is in progress; or ends a load. */
 static void
 step_pass(kvp_joinlog_t *log)
 {

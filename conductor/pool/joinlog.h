@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A file of the positions that joins have learnt: which of a join's hashes is at which block. Engines report a
- * position only once, and a pool keeps blocks for longer than a conductor process lives. The disk's thread writes
- * the file, without fsync, and rewrites it when it has grown. Only kvp_joinlog_open waits for the disk. */
+ * A file of the positions that joins (pool.h) have learnt: which hash in a pool's keys is at which block. Engines
+ * report a position only once, and a pool keeps blocks for longer than a conductor process lives. The disk's thread
+ * writes the file, without fsync, and rewrites it when it has grown. Only kvp_joinlog_open waits for the disk. */
 #ifndef KVP_CONDUCTOR_POOL_JOINLOG_H
 #define KVP_CONDUCTOR_POOL_JOINLOG_H
 
@@ -16,13 +16,13 @@ typedef struct {
 } kvp_joinlog_join_t;
 
 typedef struct {
-    uint64_t key, hash; /* the hash in the join's keys, and the standard hash */
+    uint64_t key, hash; /* the block's hash in the pool's object keys, and its standard hash */
     uint32_t space, depth; /* namespace and depth of the position's block */
     uint32_t groups; /* a bit for each cache group that the join indexes */
     uint32_t reserved; /* unused; always 0 */
 } kvp_joinlog_place_t;
 
-/* Callbacks of a log, called from kvp_disk_reap and kvp_disk_finish. Texts are borrowed. */
+/* Callbacks of kvp_joinlog_t, called from kvp_disk_reap and kvp_disk_finish. Texts are borrowed. */
 typedef struct {
     void (*begin)(void *arg); /* callback at the beginning of a load of all positions in the file */
     /* callback of a load: passes one position, in the order of the file */
@@ -34,8 +34,8 @@ typedef struct {
     void *arg;
 } kvp_joinlog_ops_t;
 
-/* kvp_joinlog_open opens DIR/joins, and waits for the disk. A damaged file is cut at the damage. NULL: the file
- * cannot be written, or the disk does not answer; logged. disk and spaces are borrowed. */
+/* kvp_joinlog_open rewrites DIR/joins, and waits for the disk. The file is cut at its first malformed record. NULL: the
+ * file cannot be written, or the disk does not answer; logged. disk and spaces are borrowed. */
 kvp_joinlog_t *kvp_joinlog_open(kvp_disk_t *disk, const char *dir, kvp_spaces_t *spaces, const kvp_joinlog_ops_t *ops);
 /* kvp_joinlog_add adds a position. After an error of the disk, positions are dropped until a rewrite has
  * succeeded. kvp_joinlog_load requests a load. */
@@ -44,8 +44,8 @@ void kvp_joinlog_load(kvp_joinlog_t *log);
 /* kvp_joinlog_flush passes the added positions to the disk's thread, and begins loads and rewrites; call it every
  * 100 ms. */
 void kvp_joinlog_flush(kvp_joinlog_t *log);
-/* kvp_joinlog_is_crowded returns true if the callback `keep` shall drop the positions of joins without a
- * registration. */
+/* kvp_joinlog_is_crowded returns true if the file has the maximum of joins: the callback `keep` shall drop the
+ * positions of joins without a registration. */
 bool kvp_joinlog_is_crowded(const kvp_joinlog_t *log);
 void kvp_joinlog_close(kvp_joinlog_t *log); /* NULL is legal; if a job is in progress, the memory is not freed */
 

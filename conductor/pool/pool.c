@@ -50,11 +50,11 @@ struct kvp_join {
     kvp_digestmap_t parts[MEDIA]; /* by block: a mask of the ranks whose parts are present */
     char *names[KVP_JOIN_RANKS_MAX]; /* names of the ranks, in the form of the keys; owned */
     uint32_t names_n;
-    uint64_t held[MEDIA][KVP_JOIN_RANKS_MAX]; /* number of parts of each rank; a name without parts is reused */
+    uint64_t held[MEDIA][KVP_JOIN_RANKS_MAX]; /* number of parts of each rank; 0 = another name may take the rank */
     bool wants_places, is_loading; /* flags: a load of positions from the file is due; a load is in progress */
     bool is_partial; /* a flag: ranks or parts above the limits were ignored, so digests cannot be compared */
     uint64_t counts[MEDIA][RANGES], sums[MEDIA][RANGES];
-    uint64_t objects[MEDIA]; /* number of the join's objects on each medium */
+    uint64_t objects[MEDIA]; /* number of the join's objects with connectors' keys on each medium */
     uint64_t complete, joined; /* number of blocks with all parts; number of these whose position is known */
 };
 
@@ -66,11 +66,11 @@ struct kvp_pools {
     uint32_t parts_max; /* most parts of a join on one medium */
     kvp_list_t backends, joins, ending;
     uint32_t joins_n;
-    kvp_joinlog_t *log; /* file of positions; NULL = positions are not saved */
+    kvp_joinlog_t *log; /* file of the positions that joins have learnt; NULL = they are not saved */
 };
 
 /* ---- parts of blocks */
-/* Returns the key of a block's parts, for one cache group of an engine. Blocks without an engine have no group. */
+/* Returns the key of a block's parts, for a connector's objects in one cache group. sequence_key is for others. */
 static kvp_digest_t
 key_of(uint64_t hash, uint32_t group)
 {
@@ -83,8 +83,8 @@ sequence_key(uint64_t hash)
     return (kvp_digest_t){.lo = hash, .hi = 0};
 }
 
-/* Returns whether the parts count for the view. Only groups of which engine events were indexed count, because
- * other groups (of a sliding window, for example) do not show a prefix. */
+/* Returns whether the view uses the parts. It uses only cache groups of which engine events were indexed, because
+ * other groups (of sliding-window attention, for example) do not keep whole prefixes. */
 static bool
 counts_here(const kvp_join_t *j, kvp_digest_t key)
 {
@@ -117,7 +117,7 @@ use_again(kvp_index_t *ix, uint32_t block)
     return kvp_index_use(ix, kvp_index_space(ix, block), kvp_index_hash(ix, block), kvp_index_depth(ix, block));
 }
 
-/* Updates the view to the present parts. Additions come first, so that no reader misses the block in between. */
+/* Updates the block in the view to its present parts. Additions come first, so that no reader misses the block. */
 static void
 refresh_block(kvp_join_t *j, kvp_digest_t key, uint32_t block)
 {
@@ -172,7 +172,7 @@ log_place(const kvp_join_t *j, uint64_t hash, uint32_t block)
                                            kvp_index_depth(ix, block), j->groups, 0});
 }
 
-/* Updates the view for the hash in each group that counts. */
+/* Updates the hash's block in the view for each cache group with all parts (counts_here), and adds to j->joined. */
 static void
 refresh_all(kvp_join_t *j, uint64_t hash, uint32_t block, int joined)
 {
@@ -207,7 +207,7 @@ learn_place(kvp_join_t *j, uint64_t hash, uint32_t block, bool is_sure)
     refresh_all(j, hash, block, is_new);
 }
 
-/* Adds a cache group to the groups that count, and updates the view for its parts. */
+/* Adds a cache group to j->groups, and the group's blocks with all parts and a known position to the view. */
 static void
 learn_group(kvp_join_t *j, uint32_t group)
 {
@@ -274,7 +274,7 @@ change_part(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium, kvp_digest_t 
     j->counts[medium][hash % RANGES] += now > was ? 1 : UINT64_MAX;
     j->sums[medium][hash % RANGES] ^= XXH3_64bits_withSeed(&hash, sizeof hash, medium + 1);
     set_mask(j, medium, key, now);
-    /* the count changes only if the mask was stored, which fails without room */
+    /* set_mask stores no mask of a new block above parts_max; then the count of parts does not change */
     if (mask_of(j, medium, key) == now) j->held[medium][rank] += now > was ? 1 : UINT64_MAX;
 }
 
@@ -298,7 +298,7 @@ static bool
 take_sequence(kvp_join_t *j, const kvp_event_t *ev, uint32_t medium)
 {
     const kvp_digest_t key = sequence_key(ev->hashes[0]);
-    /* Several objects may be at one position. Each has a bit in the mask, which two objects may share. */
+    /* Several objects may be at one position. A hash of the key gives each a bit, which two objects may share. */
     const uint64_t was = mask_of(j, medium, key), bit = 1ull << XXH3_64bits(ev->object_key.at, ev->object_key.len) % 64;
     const uint64_t now = ev->kind == KVP_EVENT_STORED ? was | bit : was & ~bit;
     uint32_t block;
@@ -391,7 +391,7 @@ clear_medium(kvp_join_t *j, uint32_t medium)
     }
 }
 
-/* Handles a clear event: empties the medium that the event names, or both media if it names none. */
+/* Handles a clear event: empties "CPU" or the other medium, as the event says; both if it names no medium. */
 static void
 take_cleared(kvp_pools_t *pools, const backend_t *b, const kvp_event_t *ev)
 {
@@ -456,7 +456,7 @@ kvp_pools_take(kvp_pools_t *pools, kvp_pool_source_t *source, const kvp_event_t 
     backend_t *b = find_backend(pools, ev->backend);
 
     source->events++;
-    /* another source was active before, so the first events of this source are missing */
+    /* the backend has no source, and earlier events of this source were ignored: request all of them again */
     if (b != NULL && b->source == NULL && source->has_begun) pools->wanted(pools->arg, source, false);
     if (b == NULL || (b->source != source && (source->has_begun || ev->kind != KVP_EVENT_STORED))) {
         source->ignored++;
@@ -520,7 +520,7 @@ load_place(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t 
     kvp_pools_t *pools = arg;
     kvp_joinlog_t *log = pools->log;
 
-    pools->log = NULL; /* no position is written again, because it comes from the file */
+    pools->log = NULL; /* learn_place must not write a position to the file from which it was read */
     kvp_list_foreach (pos, &pools->joins) {
         kvp_join_t *j = kvp_list_entry(pos, kvp_join_t, link);
         uint32_t block;
@@ -642,7 +642,7 @@ kvp_pools_join(kvp_pools_t *pools, const char *backend, const char *prefix, uint
     j->space = number;
     kvp_spaces_hold(pools->spaces, number);
     j->users = 1;
-    (void)kvp_view_slot(j->view, media[CPU], strlen(media[CPU]), 0); /* positions are stored in this slot */
+    (void)kvp_view_slot(j->view, media[CPU], strlen(media[CPU]), 0); /* makes slot 0, for learn_place */
     for (uint32_t i = 0; i < MEDIA; i++)
         kvp_digestmap_init(&j->parts[i], kvp_random_u64());
     kvp_list_init(&j->link);

@@ -4,7 +4,7 @@
  * of one kind store under one prefix of keys. ADR 0033.
  *
  * One thread writes; readers use the view of a join, inside an epoch. A *source* is a publisher of pool events. A
- * backend has one source at a time. */
+ * *backend* is the pool's name in its events (`backend_id`), and has one source at a time. */
 #ifndef KVP_CONDUCTOR_POOL_POOL_H
 #define KVP_CONDUCTOR_POOL_POOL_H
 
@@ -25,7 +25,7 @@ typedef struct kvp_join kvp_join_t;
 
 /* The state of a source; all zero at first. */
 typedef struct {
-    bool has_begun; /* a flag: an event was applied since the last drop */
+    bool has_begun; /* a flag: an event of the source was applied since its last kvp_pools_drop */
     /* counters of events; ignored: events of backends or keys without a join */
     uint64_t events, stored, removed, cleared, digests, ignored;
     uint64_t drifts; /* number of digests that differed from the known contents */
@@ -46,7 +46,7 @@ void kvp_pools_destroy(kvp_pools_t *pools); /* frees everything; no reader may b
 /* kvp_pools_join finds or creates the join of a registration's backend, and takes a reference; NULL = too many
  * joins. ranks: parts of a block, 1 to KVP_JOIN_RANKS_MAX. space is the namespace of the engine's blocks, unless
  * its events state another one. kvp_join_leave releases the reference, after the last reader. kvp_pools_sweep then
- * frees at most `most` entries of released joins and cleared parts. */
+ * sweeps at most `most` entries of each join's view (kvp_view_sweep), and frees released joins and repairs views. */
 kvp_join_t *kvp_pools_join(kvp_pools_t *pools, const char *backend, const char *prefix, uint32_t ranks,
                            const kvp_namespace_t *space);
 void kvp_join_leave(kvp_join_t *join);
@@ -56,7 +56,7 @@ void kvp_pools_sweep(kvp_pools_t *pools, uint32_t most);
  * is_sure false: an earlier position of the hash is kept. */
 void kvp_join_learn(kvp_join_t *join, uint64_t hash, uint32_t group, uint32_t block, bool is_sure);
 const kvp_view_t *kvp_join_view(const kvp_join_t *join);
-uint64_t kvp_join_unjoined(const kvp_join_t *join); /* number of present blocks without a known position */
+uint64_t kvp_join_unjoined(const kvp_join_t *join); /* number of blocks with all parts whose position is unknown */
 void kvp_join_write(const kvp_join_t *join, kvp_jsonw_t *w); /* writes the state of a join as fields of a JSON object */
 
 /* kvp_pools_take handles one event of a source. kvp_pools_drop drops everything that the source has reported; the

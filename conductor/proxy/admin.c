@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See admin.h. / */
+ * See admin.h. */
 #include "conductor/proxy/admin.h"
 
 #include "common/log.h"

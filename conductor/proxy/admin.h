@@ -7,8 +7,8 @@
 #include "common/daemon/http.h"
 #include "conductor/proxy/proxy.h"
 
-/* kvp_proxy_admin_add adds the server in an option's text: URL, or for a prefill server also URL,PORT with the
- * port of its bootstrap server. INVALID, LIMIT; logged. */
+/* kvp_proxy_admin_add adds the server in an option's text: URL, or for a prefill server also URL,BOOTSTRAP with the
+ * PORT or HOST:PORT of its bootstrap server. INVALID, LIMIT; logged. */
 kvp_err_t kvp_proxy_admin_add(kvp_proxy_t *p, kvp_server_role_t role, const char *text) KVP_MUST_USE;
 
 /* kvp_proxy_admin_route binds GET, POST and DELETE of /servers. The proxy must outlive the HTTP server. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See body.h. / */
+ * See body.h. */
 #include "conductor/proxy/body.h"
 
 #include "common/utf8.h"

@@ -34,8 +34,8 @@ bool kvp_body_is_named(const kvp_body_t *body, uint32_t field, const char *name)
  * counts, as in usual JSON parsers. */
 const char *kvp_body_find(const kvp_body_t *body, const char *name, size_t *len_out);
 
-/* kvp_body_is_list_of_several returns whether the field is an array of at least two elements that does not begin
- * with a number. */
+/* kvp_body_is_list_of_several returns whether the field is an array of several prompts: of at least two elements, the
+ * first of which is no number (an array of numbers is one prompt of token ids). */
 bool kvp_body_is_list_of_several(const kvp_body_t *body, uint32_t field);
 
 /* kvp_body_copy appends the object to out, without the fields named in `without` (a list ended by NULL). Then it

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See checks.h. / */
+ * See checks.h. */
 #include "conductor/proxy/checks.h"
 
 #include "common/clock.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Periodic checks of the proxy, on one of its threads: whether left-out servers are up again, and whether
- * instances are registered with the conductor. */
+ * Periodic checks of the proxy, on one of its threads: whether servers that are left out or silent answer, and
+ * whether instances are registered with the conductor. */
 #ifndef KVP_CONDUCTOR_PROXY_CHECKS_H
 #define KVP_CONDUCTOR_PROXY_CHECKS_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The client connections of one front: finds ended connections and cuts slow ones. All functions run on the front's
- * thread.
+ * The client connections of one front, which is a thread of the proxy: finds ended connections and cuts slow ones. All
+ * functions run on this thread.
  * - libmicrohttpd does not poll a suspended connection, or one to which it writes, and misses an end that arrives
  *   together with bytes. So each connection is watched for its end here.
  * - libmicrohttpd gives a client that sends a byte now and then unlimited time for the head of a request. */
@@ -40,8 +40,8 @@ void kvp_clients_fini(kvp_clients_t *c); /* frees the set of connections; legal 
 kvp_client_t *kvp_clients_enter(kvp_clients_t *c, void *front, int fd, uint64_t now_ns);
 void kvp_clients_leave(kvp_clients_t *c, kvp_client_t *client);
 
-/* kvp_clients_begin records that the head of a request has arrived. kvp_clients_expect records that the request
- * has ended, so the next head is expected. */
+/* kvp_clients_begin records that the head of a request has arrived on the connection. kvp_clients_expect records that
+ * the request has ended, so the next head is expected. */
 void kvp_clients_begin(kvp_client_t *client);
 void kvp_clients_expect(kvp_clients_t *c, kvp_client_t *client, uint64_t now_ns);
 
@@ -50,8 +50,8 @@ void kvp_clients_expect(kvp_clients_t *c, kvp_client_t *client, uint64_t now_ns)
 void kvp_clients_find_left(kvp_clients_t *c);
 kvp_client_t *kvp_clients_take_left(kvp_clients_t *c);
 
-/* kvp_clients_cut cuts the connections that have waited for a head for longer than head_ns. If all places are
- * taken, and a new client waits for a place, connections are cut after 3 s. */
+/* kvp_clients_cut cuts the connections that have waited for a request's head for longer than head_ns, or for longer
+ * than 3 s if `max` connections exist and a new client waits to be accepted. */
 void kvp_clients_cut(kvp_clients_t *c, uint64_t head_ns, uint64_t now_ns);
 
 #endif

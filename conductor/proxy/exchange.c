@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See exchange.h. / */
+ * See exchange.h. */
 #include "conductor/proxy/exchange.h"
 
 #include "common/clock.h"
@@ -153,7 +153,7 @@ start_call(kvp_exchange_t *x, const char *base, const char *path, bool is_get, c
            uint64_t first_ms)
 {
     char url[KVP_FLEET_URL_MAX + KVP_PATH_MAX + 1], id[KVP_EXCHANGE_ID_MAX + 32], auth[sizeof x->auth + 32], rank[64];
-    const bool is_delivery = !is_get && x->server != KVP_SERVER_NONE; /* false for a call to the router */
+    const bool is_delivery = !is_get && x->server != KVP_SERVER_NONE; /* false for a GET and for a call to the router */
     const char *headers[5] = {NULL};
     uint32_t n = 0;
 
@@ -309,7 +309,7 @@ on_prefill_end(void *arg, const char *why, kvp_call_fate_t fate)
     x->status = 0;
     if (end_locally(x, why, fate)) return;
     note_delivery(x, why, status, fate);
-    /* an error that the engine itself reports for the request */
+    /* a 4xx status is the engine's error for the request itself, so the client gets it */
     if (why == NULL && status >= 400 && status < 500 && status != BUSY) {
         end_server(x, KVP_SERVER_DID);
         kvp_buf_append(&x->told, "", 1);
@@ -408,12 +408,12 @@ is_stream(const kvp_exchange_t *x)
     static const char name[] = "text/event-stream";
     const size_t len = sizeof name - 1;
 
-    /* no event can be inserted into an encoded answer */
+    /* the proxy cannot insert an error event into an answer with a content encoding */
     if (kvp_headers_find(&x->headers, "Content-Encoding") != NULL) return false;
     return strncasecmp(x->type, name, len) == 0 && (x->type[len] == '\0' || strchr("; \t", x->type[len]) != NULL);
 }
 
-/* Takes the status from the first event of a stream, if the event is an error. Some servers send such an event
+/* Sets the status to 500 if the first event of a stream is an error with a 5xx code. Some servers send such an event
  * after a status of 200. */
 static void
 note_error_event(kvp_exchange_t *x, const char *bytes, size_t len)
@@ -448,8 +448,8 @@ on_answer_bytes(void *arg, const void *bytes, size_t len)
     return x->out.len - x->out_at <= KVP_EXCHANGE_OUT_MAX;
 }
 
-/* Ends an event stream that broke off. The answer may have broken off inside an event. A blank line ends that
- * event, so that the error is an event of its own. message: plain text. */
+/* Ends an answer that broke off. An event stream gets an error event. It may have broken off inside an event, so a
+ * blank line ends that event first. message: plain text. */
 static void
 end_broken(kvp_exchange_t *x, const char *message)
 {
@@ -618,8 +618,8 @@ on_told(void *arg, const char *why, kvp_call_fate_t fate)
     send_to(x);
 }
 
-/* Asks the router for the server. Only for prefill servers and replicas: a decode server needs only room, but the
- * server that computes the prompt should have its prefix. */
+/* Asks the router to choose a prefill server or a replica, because the server that computes the prompt should have
+ * its prefix cached. A decode server is chosen by its load alone. */
 static void
 ask_router(kvp_exchange_t *x)
 {
@@ -683,8 +683,8 @@ kvp_exchange_init(kvp_exchange_t *x, kvp_proxy_shared_t *shared, kvp_upstream_t 
     kvp_buf_init(&x->told, TOLD_MAX);
 }
 
-/* Decides how the request begins. A request with several prompts goes directly to a decode server, because the
- * decode server would load the single handed-over cache for all its prompts. */
+/* Decides whether the request begins at a prefill server. A request with several prompts goes directly to a decode
+ * server, which would load the single handed-over cache for all its prompts. */
 static void
 begin_prefill(kvp_exchange_t *x)
 {

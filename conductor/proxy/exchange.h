@@ -3,8 +3,8 @@
  * sends them the copies of the request, and collects the bytes for the client; front.c delivers these bytes. All
  * functions run on the thread of the loop. Design notes.
  * - Only the part of an answer that the client has not read yet is kept: a slow client pauses its server.
- * - Before the first byte to the client, a failed request can be sent to another server. After it, the body ends
- *   without an end mark.
+ * - Before the first byte to the client, a failed request can be sent to another server. After it, a failure ends the
+ *   client's body without an end mark.
  * - A POST is delivered at most twice in each role: computing it is expensive, and a request that crashes servers
  *   must not crash all of them. A delivery is a request that a server may have seen. An answer of 429 is no delivery:
  *   the server has done no work. The second delivery uses a new connection, to another server if there is one. */
@@ -37,7 +37,7 @@ typedef struct {
     void *left_out_arg;
     _Atomic bool is_routing; /* a flag: instances are registered, so the router is asked */
     _Atomic bool is_lost; /* a flag: the router's last answer named no usable server */
-    _Atomic bool is_without_params; /* a flag: the log already has the line about a prefill server without params */
+    _Atomic bool is_without_params; /* a flag: an answer without kv_transfer_params has been logged */
     pthread_mutex_t lock; /* mutex that guards fleet; the URLs of a server in use do not change */
     kvp_fleet_t fleet;
     uint64_t id; /* random id of this proxy, drawn at its start */
@@ -46,10 +46,10 @@ typedef struct {
     _Atomic uint32_t open; /* number of exchanges in progress, without uploads */
     _Atomic uint64_t given_up_bytes; /* total length of the bodies of given-up requests (giveup.h), in bytes */
     struct {
-        /* counters: broken: answers that broke off after the first byte; plain: requests without a prefill; gone:
-         * clients that left */
+        /* counters: broken: answers that broke off after the first byte; plain: requests whose decode server computes
+         * the prompt; gone: clients that left */
         _Atomic uint64_t requests, refused, failed, broken, plain, gone;
-        _Atomic uint64_t routed, unrouted; /* counters: requests for which the router chose, and did not choose */
+        _Atomic uint64_t routed, unrouted; /* counters: servers that the router chose; servers chosen without it */
     } stats;
 } kvp_proxy_shared_t;
 
@@ -100,7 +100,7 @@ typedef struct kvp_exchange {
     kvp_buf_t params; /* value of kv_transfer_params for the decode server, zero-terminated */
     /* ids of the engine and of the transfer, if a bootstrap server reports the engine's id */
     char engine[KVP_FLEET_ENGINE_MAX + 1], transfer[40];
-    char why[256]; /* text of the last failure of a server */
+    char why[256]; /* text of the last failure of a server for this request */
 
     uint32_t status; /* HTTP status of the answer; 0 = no answer yet */
     char type[128];
@@ -113,7 +113,7 @@ typedef struct kvp_exchange {
         char type[128];
         kvp_buf_t headers, body;
     } busy;
-    bool is_passed; /* a flag: a byte of the answer has been sent to the client */
+    bool is_passed; /* a flag: the answer to the client has begun */
 } kvp_exchange_t;
 
 static inline bool

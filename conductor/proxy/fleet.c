@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See fleet.h. / */
+ * See fleet.h. */
 #include "conductor/proxy/fleet.h"
 
 #include "common/clock.h"
@@ -12,7 +12,7 @@
 #define OUT_MAX_NS (15 * KVP_NS_PER_S)
 #define UNANSWERED_MAX 3u
 #define GIVEN_UP_NS (5 * KVP_NS_PER_S)
-/* a server is not silent before this time, because three requests may be sent within one round trip */
+/* least time after the first unanswered request until the server counts as silent; requests may be sent in a burst */
 #define SILENT_NS (250 * KVP_NS_PER_MS)
 #define ERRORS_MAX 3u
 #define CLOSINGS_MAX 2u

@@ -3,10 +3,10 @@
  * server is left out for a time that doubles with each failure, and then until a check of the server succeeds. Only a
  * successful request resets the number of its failures.
  *
- * A server that hangs fails no request, because clients give up earlier. Requests that clients gave up count as
- * open until the server answers them or a check. A server that has sent nothing since the first of three requests
- * in a row is checked, and so is a server with a request that was given up 5 s ago or earlier. Until the end of
- * this check the server gets no request, if there is another server. */
+ * A server that hangs fails no request, because its clients leave before a time limit. Requests that clients gave up
+ * count as open until the server answers them or a check. A server that has sent nothing since the first of three
+ * requests in a row is checked, and so is a server with a request that was given up 5 s ago or earlier. Until the end
+ * of this check the server gets no request, if there is another server. */
 #ifndef KVP_CONDUCTOR_PROXY_FLEET_H
 #define KVP_CONDUCTOR_PROXY_FLEET_H
 
@@ -51,10 +51,10 @@ typedef struct {
     kvp_server_rank_t *ranks; /* ranks from the last answer of the bootstrap server; owned */
     uint32_t ranks_n, rank_turn;
     bool is_gone; /* a flag: the server was removed; its place becomes free when no request is open */
-    bool is_down, is_checked; /* flags: the server is left out; a check of it is in progress */
+    bool is_down, is_checked; /* flags: the server is left out (gets no requests); a check of it is in progress */
     uint32_t open; /* number of requests in progress, given-up requests and checks */
     uint32_t given_up; /* number of the given-up requests in `open` */
-    uint64_t given_up_ns; /* time since which a given-up request has been open */
+    uint64_t given_up_ns; /* time at which the first of the given-up requests was given up */
     /* The number of successful checks, plus one for each reuse of this place. A given-up request remembers this
      * number. If the number has risen since, the server's `open` and `given_up` no longer include the request. */
     uint32_t answers;
@@ -62,14 +62,14 @@ typedef struct {
     uint64_t unanswered_ns; /* sending time of the first of the `unanswered` requests */
     _Atomic uint64_t heard_ns; /* arrival time of the last byte from the server */
     uint32_t fails, errors, closings; /* numbers of consecutive failures, answers of 500, and closed connections */
-    uint64_t until_ns; /* no check of the server before this time */
+    uint64_t until_ns; /* earliest time of the next check of a left-out server */
     uint64_t ranks_until_ns; /* the ranks are valid until this time; then the bootstrap server is asked again */
     uint64_t requests, failures;
 } kvp_fleet_server_t;
 
 typedef struct {
     kvp_fleet_server_t servers[KVP_FLEET_MAX];
-    uint32_t n; /* number of server places ever used */
+    uint32_t n; /* number of used elements of `servers`, including those of removed servers */
     uint32_t changes; /* counter, incremented when the set of left-out servers changes */
     uint32_t turn[KVP_SERVER_ROLES];
 } kvp_fleet_t;
@@ -86,10 +86,10 @@ uint32_t kvp_fleet_left_out(const kvp_fleet_t *f);
 bool kvp_fleet_is_serving(const kvp_fleet_t *f);
 
 /* kvp_fleet_pick chooses a server of the role that is not in tried[0 .. tried_n): the next in turn, or with
- * by_load the next of those with the fewest requests in progress. Left-out servers are chosen only if all are left
- * out. Left-out prefill servers are never chosen, because decoding without a prefill is better than waiting. The
- * server counts one more request until kvp_fleet_end. KVP_SERVER_NONE = no server is left. kvp_fleet_take chooses
- * the server with the given url; KVP_SERVER_NONE = it does not exist in the role, is left out, or was tried. */
+ * by_load the next of those with the fewest requests in progress. Left-out servers are chosen only if no other
+ * is left. Left-out prefill servers are never chosen, because decoding without a prefill is better than waiting. The
+ * server counts one more request until kvp_fleet_end. KVP_SERVER_NONE = no server. kvp_fleet_take chooses the server
+ * with the given url; KVP_SERVER_NONE = it does not exist in the role, is left out, checked as silent, or was tried. */
 uint32_t kvp_fleet_pick(kvp_fleet_t *f, kvp_server_role_t role, bool by_load, const uint32_t *tried, uint32_t tried_n);
 uint32_t kvp_fleet_take(kvp_fleet_t *f, kvp_server_role_t role, const char *url, const uint32_t *tried,
                         uint32_t tried_n);

@@ -2,8 +2,8 @@
  * See front.h.
  *
  * Design notes.
- * - libmicrohttpd parses and frames on the client's side. A connection that waits for a server is suspended, and
- *   resumed when it has something to send.
+ * - libmicrohttpd parses the clients' requests and frames the answers. A client's connection is suspended while its
+ *   request waits for a server, and resumed when there are bytes to send.
  * - A FIN of a client means that the client has left (clients.h).
  * - A client must not mistake a cut answer for a complete one. A cut chunked answer lacks its last chunk. Any
  *   other answer may end with its connection, so the connection is reset. A reset drops the bytes that the kernel
@@ -46,7 +46,7 @@ typedef struct {
     struct MHD_Connection *conn;
     uint64_t begun_ns;
     kvp_exchange_t x;
-    kvp_upload_t place; /* the body's place in the memory limits */
+    kvp_upload_t place; /* the body's share of the memory limits (places.h) */
     uint32_t refusal; /* HTTP status if the body is too large (413) or gets no memory (503); 0 = no refusal */
     bool is_suspended, is_gone;
     bool is_under_way; /* a flag: the request is counted in shared->open */
@@ -110,7 +110,7 @@ reset_conn(struct MHD_Connection *conn)
     (void)connect(fd_of(conn), &none, sizeof none);
 }
 
-/* Sets the socket to be reset instead of closed, even if the process is killed. */
+/* Sets whether a close of the socket sends a reset instead of a FIN, also if the process is killed. */
 static void
 set_reset_at_close(struct MHD_Connection *conn, bool is_on)
 {
@@ -119,7 +119,7 @@ set_reset_at_close(struct MHD_Connection *conn, bool is_on)
     (void)setsockopt(fd_of(conn), SOL_SOCKET, SO_LINGER, &linger, sizeof linger);
 }
 
-/* Returns whether the client has acknowledged all bytes, or its time for that is over. */
+/* Returns whether the client has acknowledged all bytes that were sent, or CUT_NS has passed since the cut. */
 static bool
 has_taken_all(const request_t *r)
 {
@@ -379,7 +379,7 @@ check_head(struct MHD_Connection *conn, const char **why_out)
     return f.length > BODY_MAX ? 413 : 0;
 }
 
-/* Handles the first call for a request: decides the kind of its path. */
+/* Handles libmicrohttpd's first call for a request: checks the head, and answers at once or creates the request. */
 static enum MHD_Result
 on_first(kvp_front_t *f, struct MHD_Connection *conn, const char *url, const char *method, void **ctx)
 {
@@ -407,7 +407,7 @@ on_first(kvp_front_t *f, struct MHD_Connection *conn, const char *url, const cha
     return *ctx == NULL ? MHD_NO : MHD_YES;
 }
 
-/* Starts the exchange when the body is complete. Returns false if there are too many requests in progress. */
+/* Starts the exchange when the body is complete. Returns false if the upload was displaced, or too many are open. */
 static bool
 begin_request(request_t *r)
 {
@@ -476,8 +476,8 @@ on_completed(void *arg, struct MHD_Connection *conn, void **ctx, enum MHD_Reques
     }
     if (r == NULL) return;
     *ctx = NULL;
-    /* libmicrohttpd ends the connection with a FIN after this call, which must not look like the end of a complete
-     * answer. */
+    /* After this callback libmicrohttpd ends the connection with a FIN, which would look like the end of a complete
+     * answer. So the connection of an incomplete answer without chunks is reset. */
     if (r->x.is_passed && !r->is_chunked && code == MHD_REQUEST_TERMINATED_COMPLETED_OK)
         set_reset_at_close(conn, false);
     else if (r->x.is_passed && !r->is_chunked)
@@ -653,7 +653,7 @@ keep_escapes(void *arg, struct MHD_Connection *conn, char *text)
     return strlen(text);
 }
 
-/* Starts libmicrohttpd on a duplicate of the listening socket. Returns NULL on failure, which is logged. */
+/* Starts libmicrohttpd on a duplicate of the listening socket. Returns NULL on failure. */
 static struct MHD_Daemon *
 start_mhd(kvp_front_t *f, int listening)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See headers.h. / */
+ * See headers.h. */
 #include "conductor/proxy/headers.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See paths.h. / */
+ * See paths.h. */
 #include "conductor/proxy/paths.h"
 
 #include <string.h>

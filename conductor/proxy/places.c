@@ -33,7 +33,7 @@ remove_upload(kvp_uploads_t *p, kvp_upload_t *place)
     p->uploads_n--;
 }
 
-/* Displaces the oldest upload, unless it is `place`. Returns false if there is none. */
+/* Displaces the oldest upload, unless it is `place` itself. Returns false if no upload was displaced. */
 static bool
 displace_oldest(kvp_uploads_t *p, const kvp_upload_t *place)
 {

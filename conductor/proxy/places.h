@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Memory limits for the bodies of requests, shared by all threads of a proxy. A request with an incomplete body is
  * an upload. Uploads are counted separately from requests in progress, so clients that send half a body do not
- * block other clients: if no memory is free, the oldest upload is displaced. */
+ * block other clients: if no memory is free, the oldest upload is displaced, and its request is dropped. */
 #ifndef KVP_CONDUCTOR_PROXY_PLACES_H
 #define KVP_CONDUCTOR_PROXY_PLACES_H
 
@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 
 typedef struct {
-    pthread_mutex_t lock; /* guards all fields, and the fields of the elements in the list */
+    pthread_mutex_t lock; /* guards all fields of this struct, and those of the uploads */
     kvp_list_t uploads; /* list of uploads; the oldest is first */
     uint32_t uploads_n, uploads_max;
     uint64_t bytes, bytes_max; /* total length of all bodies, including requests in progress; and its limit */
@@ -21,7 +21,7 @@ typedef struct kvp_upload {
     kvp_list_t link; /* element of the list of uploads in kvp_uploads_t */
     uint64_t bytes;
     _Atomic bool is_displaced;
-    /* called by any thread, with the lock held; wakes the owner's thread */
+    /* callback on any thread, with the lock held, after the upload was displaced; wakes the owner's thread */
     void (*displaced)(struct kvp_upload *place);
 } kvp_upload_t;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See proxy.h. / */
+ * See proxy.h. */
 #include "conductor/proxy/proxy.h"
 
 #include "common/clock.h"

@@ -14,9 +14,9 @@ typedef struct {
     kvp_hostport_t listen;
     uint32_t threads; /* number of the proxy's threads, 1 .. KVP_PROXY_THREADS_MAX */
     uint64_t connect_ms; /* time limit of connecting to a server */
-    uint64_t prefill_ms; /* time limit of a call to a prefill server */
-    uint64_t first_ms; /* time limit until the first byte of a server's answer */
-    uint64_t idle_ms; /* longest pause between two parts of a server's answer */
+    uint64_t prefill_ms; /* time limit until the first byte of the body of a prefill server's answer */
+    uint64_t first_ms; /* time limit until the first byte of the body of any other server's answer */
+    uint64_t idle_ms; /* longest pause within the body of a server's answer */
     uint64_t upload_ms; /* time limit for a client to send the head of a request, and its body */
     const char *allow_origin; /* origins of web pages that may use the proxy (cors.h); borrowed for its life */
 } kvp_proxy_conf_t;
@@ -24,12 +24,12 @@ extern const kvp_proxy_conf_t kvp_proxy_defaults; /* default values of all field
 
 typedef struct kvp_proxy kvp_proxy_t;
 
-/* kvp_proxy_create makes a proxy. kvp_proxy_start binds and serves; *bound_out is the bound address. SYS, NOMEM;
- * logged. kvp_proxy_stop ends all requests and threads, and frees the proxy; NULL is legal. */
+/* kvp_proxy_create makes a proxy. kvp_proxy_start binds (a failure is logged) and serves; *bound_out is the address.
+ * SYS, NOMEM. kvp_proxy_stop ends all requests and threads, and frees the proxy; NULL is legal. */
 kvp_err_t kvp_proxy_create(const kvp_proxy_conf_t *conf, kvp_proxy_t **out) KVP_MUST_USE;
 /* kvp_proxy_route_by must be called before the start. Then the conductor's router at the given address chooses the
  * server that computes a prompt, as long as has_instances returns true; all other choices depend on the servers'
- * load. Without this call servers are used in turn. has_instances is called on the proxy's thread. */
+ * load. Without this call servers are used in turn. has_instances is called on a thread of the proxy. */
 void kvp_proxy_route_by(kvp_proxy_t *p, const kvp_hostport_t *router, bool (*has_instances)(void *arg), void *arg);
 /* kvp_proxy_report_to must be called before the start. left_out is called on a thread of the proxy when the set of
  * left-out servers changes, with the XXH3 hashes of the URLs of all left-out servers. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See question.h. / */
+ * See question.h. */
 #include "conductor/proxy/question.h"
 
 #include "common/jsonw.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See upstream.h. / */
+ * See upstream.h. */
 #include "conductor/proxy/upstream.h"
 
 #include "common/clock.h"
@@ -20,7 +20,7 @@
 
 #define IDLE_MAX 4096u /* limit of the number of idle connections that are kept */
 #define IDLE_NS (60 * KVP_NS_PER_S) /* an idle connection is closed after this time */
-/* longest head of an answer, in bytes; it must fit into a client's connection, too (front.c) */
+/* longest head of an answer, in bytes; the memory of a client's connection (front.c) must hold it, too */
 #define HEAD_MAX (16u << 10)
 #define READ_BYTES (64u << 10)
 #define TICK_MS 50u
@@ -83,7 +83,7 @@ struct kvp_call {
     uint64_t connect_ns, first_ns, idle_ns; /* time limits of the call; 0 = no limit */
     progress_t progress;
     bool is_once, is_paused, is_stale;
-    /* NULL = the call has a client; else the call is given up, and owns arg and the body */
+    /* is_over NULL = the call has a client; else its client gave it up, and the call owns arg and the body (`owned`) */
     kvp_call_is_over_fn is_over;
     kvp_buf_t owned;
     int failure; /* error of libuv, which ends the call at the next tick; 0 = none */
@@ -338,8 +338,8 @@ send_call(conn_t *k)
     const unsigned n = c->body_len > 0 ? 2 : 1;
     int sent;
 
-    /* set before the check below: a connection was made, so the server has not failed, even if the request is not
-     * sent */
+    /* CALL_SENT is set before the check of is_over: a connection was made, so the server has not failed, even if the
+     * request is not sent */
     c->progress = CALL_SENT;
     if (c->is_over != NULL) {
         end_call(c, "the connection was made after the client had gone");
@@ -394,7 +394,7 @@ close_oldest_idle(kvp_upstream_t *up)
     return true;
 }
 
-/* Tries to connect to the address, over a new connection object that frees addrs. */
+/* Connects the call to the address `addr` of the list `addrs`. The new connection object frees the list. */
 static void
 try_addr(kvp_call_t *c, struct addrinfo *addrs, struct addrinfo *addr)
 {
@@ -454,8 +454,8 @@ on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *found)
         c->failure = has_descriptor() ? status : UV_EMFILE;
 }
 
-/* Starts a new connection. A numeric address is used at once. A name is resolved in another thread, because that
- * may take long. */
+/* Starts a new connection for the call. A numeric address is used at once. A name is resolved in another thread,
+ * because that may take long. */
 static void
 start_conn(kvp_call_t *c)
 {
@@ -494,7 +494,7 @@ find_idle(kvp_upstream_t *up, const kvp_hostport_t *at)
 }
 
 /* ---- time limits */
-/* Returns the reason if a time limit of the call has passed; NULL = none. */
+/* Returns why the call must end now: a failure, a check that the server answered, or a time limit; NULL = no reason. */
 static const char *
 find_late(const kvp_call_t *c, uint64_t now_ns)
 {
@@ -510,7 +510,7 @@ find_late(const kvp_call_t *c, uint64_t now_ns)
     return c->idle_ns != 0 && now_ns - c->heard_ns > c->idle_ns ? "it fell silent" : NULL;
 }
 
-/* Ends one call whose time limit has passed. Returns false if there is none. */
+/* Ends one call for which find_late returns a reason. Returns false if there is no such call. */
 static bool
 end_late(kvp_upstream_t *up)
 {

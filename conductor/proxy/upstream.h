@@ -21,9 +21,9 @@ typedef enum {
     KVP_CALL_STALE /* the server has seen all of the request or nothing: the kept connection ended without a byte */
 } kvp_call_fate_t;
 
-/* Callbacks of a call. kvp_upstream_start itself calls none of them. The call is freed after on_end. */
+/* Callbacks of a call. kvp_upstream_start itself calls none of them. on_end must not use the call, which is freed. */
 typedef struct {
-    /* callback that receives the status; content_type NULL = none; length -1 = unknown */
+    /* callback that receives the answer's status; content_type NULL = none; length of the body, -1 = unknown */
     void (*on_head)(void *arg, uint32_t status, const char *content_type, int64_t length);
     /* callback that receives bytes of the body. Returning false pauses reading until kvp_call_resume; bytes that
      * were already read still arrive. */
@@ -42,8 +42,8 @@ typedef struct {
     bool wants_new; /* a flag: use a new connection, not a kept one */
     const char *const *headers; /* lines "Name: value", ended by NULL; NULL = none; copied */
     uint64_t connect_ms; /* time limit of connecting to the server */
-    uint64_t first_ms; /* time limit of the answer's first byte, after connecting; 0 = none */
-    uint64_t idle_ms; /* longest silence after the first byte; 0 = no limit */
+    uint64_t first_ms; /* time limit of the first byte of the answer's body, from the start; 0 = none */
+    uint64_t idle_ms; /* longest pause after the first byte of the body; 0 = no limit */
 } kvp_call_conf_t;
 
 kvp_err_t kvp_upstream_create(uv_loop_t *uv, kvp_upstream_t **out) KVP_MUST_USE;

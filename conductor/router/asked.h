@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The fields of a query to the router, and the check which instances may serve the query. */
+ * The fields of a query to the router (POST /route), and the check whether an instance may serve the query. */
 #ifndef KVP_CONDUCTOR_ROUTER_ASKED_H
 #define KVP_CONDUCTOR_ROUTER_ASKED_H
 
@@ -14,7 +14,7 @@ typedef struct {
         session[KVP_SESSION_NAME_MAX + 1];
     uint32_t block_size; /* tokens in a block; 0 = the instance's block size */
     json_object *exclude; /* array of excluded instances or URLs; borrowed; NULL = none */
-    /* the model's name that a server must list in order to serve the request; "" = any server may serve it */
+    /* model name that a server must list (GET /v1/models) to be able to serve the request; "" = any server is able */
     char listed[KVP_NAME_TEXT_MAX + 1];
 } kvp_asked_t;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See load.h. / */
+ * See load.h. */
 #include "conductor/router/load.h"
 
 #include "common/buf.h"
@@ -78,7 +78,7 @@ kvp_load_parse(const char *text, uint32_t running[KVP_LOAD_RANKS_MAX], uint32_t 
             rank = rank_of(line + len, value + 1);
             number = strtod(value + 1, NULL);
             if (rank >= KVP_LOAD_RANKS_MAX || !(number >= 0 && number < 1e9)) continue;
-            /* added, because a server may have several models */
+            /* the sum of all models, because a server may report each of its models on a line */
             (i % 2 == 0 ? running : waiting)[rank] += (uint32_t)number;
             n = rank + 1 > n ? rank + 1 : n;
         }
@@ -181,7 +181,7 @@ end_calls(kvp_load_t *load)
     load->calls = NULL;
 }
 
-/* Runs the calls until all have ended, or until until_ns. */
+/* Runs the calls to servers until all have ended, or until the time until_ns. */
 static void
 run_calls(kvp_load_t *load, uint64_t until_ns)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See models.h. / */
+ * See models.h. */
 #include "conductor/router/models.h"
 
 #include <string.h>
@@ -21,7 +21,7 @@ is_fresh(uint64_t val, uint64_t now_ms)
     return now_ms < (val >> 2) + LIFE_MS;
 }
 
-/* Removes the names that servers no longer list, and the servers that have left. */
+/* Removes the records that are older than LIFE_MS: of names no longer listed, and of servers that have left. */
 static void
 sweep_names(kvp_models_t *m, uint64_t now_ms)
 {
@@ -61,8 +61,8 @@ kvp_models_kind(const kvp_models_t *m, const char *instance, const char *name, u
     return val == NULL || !is_fresh(*val, now_ms) ? KVP_MODEL_NONE : (kvp_model_kind_t)(*val & 3);
 }
 
-/* Returns whether the list of the instance shall be requested now. The time of the last request is stored as a
- * model without a name. */
+/* Returns whether the instance's list of models shall be requested now. The time of the last request is stored as the
+ * record of a model with the name "". */
 bool
 kvp_models_is_due(kvp_models_t *m, const char *instance, uint64_t now_ms)
 {

@@ -21,11 +21,11 @@ void kvp_models_init(kvp_models_t *m, uint64_t seed);
 void kvp_models_fini(kvp_models_t *m);
 
 /* kvp_models_note records that the instance's server lists the name. The record is valid for 15 s. Names above
- * KVP_MODELS_MAX are ignored. */
+ * the limit KVP_MODELS_MAX are ignored. */
 void kvp_models_note(kvp_models_t *m, const char *instance, const char *name, kvp_model_kind_t kind, uint64_t now_ms);
 kvp_model_kind_t kvp_models_kind(const kvp_models_t *m, const char *instance, const char *name, uint64_t now_ms);
 
-/* kvp_models_is_due returns true at most once every 5 s: the list of the instance shall be requested now. */
+/* kvp_models_is_due returns whether the instance's list of models shall be requested now: at most once every 5 s. */
 bool kvp_models_is_due(kvp_models_t *m, const char *instance, uint64_t now_ms);
 
 /* A streaming parser of a list of models. listed(arg, name, kind) is called for each model. */

@@ -2,10 +2,10 @@
  * See route.h.
  *
  * Design notes.
- * - A query with a text that a server has to tokenize is parked meanwhile (kvp_http_park). So no thread waits, and
- *   queries whose tokens are known pass.
+ * - A query is parked (kvp_http_park) while a server tokenizes its text. So no thread waits, and queries whose tokens
+ *   are known are answered before it.
  * - One mutex guards the router: a choice takes microseconds.
- * - The choice is made while the index's answers are valid, inside their epoch. */
+ * - The choice is made inside the epoch of the index's answers, because they may be freed after it. */
 #include "conductor/router/route.h"
 
 #include "common/clock.h"
@@ -77,8 +77,8 @@ known_as(const kvp_routes_t *routes, const kvp_asked_t *q, const kvp_roster_row_
     return kvp_registry_has_lora(routes->registry, m->model, q->model) ? LORA_OF_EVENTS : NO_MODEL;
 }
 
-/* Replaces the model in the query by the model with which instances are registered, and sets the adapter, if the
- * name means one. */
+/* Replaces the model name in the query by the name with which instances are registered. If the query's name is that
+ * of an adapter, q->lora is set to it. */
 static void
 find_model(kvp_routes_t *routes, kvp_asked_t *q)
 {
@@ -106,7 +106,7 @@ find_model(kvp_routes_t *routes, kvp_asked_t *q)
     strcpy(q->model, model);
 }
 
-/* Returns whether the instance's server lists the wanted name. The caller has the mutex. */
+/* Returns whether the instance's server lists the model name q->listed ("" = true). The caller has the mutex. */
 static bool
 lists_it(const kvp_routes_t *routes, const kvp_asked_t *q, const kvp_roster_row_t *m)
 {
@@ -171,11 +171,11 @@ offer_servers(kvp_routes_t *routes, const kvp_asked_t *q, kvp_tokens_ask_t *ask)
     pthread_mutex_unlock(&routes->mutex);
 }
 
-/* Makes the body of the call for a text's tokens. NULL = failure, with the reason in *why. */
+/* Makes the body of a call to /tokenize for the query's text. NULL = failure, with the reason in *why. */
 static json_object *
 make_question(json_object *in, const kvp_asked_t *q, char why[160])
 {
-    /* Fields other than the text that affect the tokens. */
+    /* names of the query's fields, other than the text, that affect its tokens */
     static const char *const more[] = {"tools",
                                        "chat_template",
                                        "chat_template_kwargs",
@@ -200,8 +200,8 @@ make_question(json_object *in, const kvp_asked_t *q, char why[160])
     return body;
 }
 
-/* Parks the request until a server has returned the tokens, and takes ownership of `in`. Returns false with the
- * reason in *why. */
+/* Parks the request until a server has returned the tokens; the parked query holds references to `in` and `body`.
+ * Returns false, with the reason in *why, if the request was not parked. */
 static bool
 ask_for_tokens(kvp_routes_t *routes, const kvp_http_request_t *request, json_object *in, json_object *body,
                const kvp_asked_t *q, char why[160])
@@ -447,8 +447,8 @@ answer_with(kvp_routes_t *routes, const kvp_asked_t *q, const char *unknown, idl
     kvp_epoch_leave(reader);
 }
 
-/* Puts the hashes of the query's tokens into `with`. Returns false if the request was parked until a server has
- * tokenized the text. */
+/* Puts the hashes of the query's tokens into `with`; if this fails, *why is the reason. Returns false only if the
+ * request was parked until a server has tokenized the text. */
 static bool
 take_tokens(kvp_routes_t *routes, const kvp_http_request_t *request, json_object *in, const kvp_asked_t *q,
             idle_t *with, bool has_tokens, char why[160])
@@ -487,7 +487,7 @@ begin_question(kvp_routes_t *routes, const kvp_http_request_t *request, kvp_http
         kvp_http_error(response, 400, "%s", why);
         return;
     }
-    /* A prompt may be an array of tokens. Any other array is passed on, and the servers check it. */
+    /* The field `prompt` may be an array of token ids. Any other array is passed on to a server, which checks it. */
     if (!has_tokens &&
         !kvp_numbers_take(&with->rest, "prompt", UINT32_MAX, &with->other, &with->numbers, &has_tokens, why))
         has_tokens = false;
@@ -509,7 +509,7 @@ begin_question(kvp_routes_t *routes, const kvp_http_request_t *request, kvp_http
     json_object_put(in);
 }
 
-/* Answers a parked query, after a server has returned the tokens, or none has in time. */
+/* Answers a parked query after a server has returned the tokens, or after all servers failed or timed out. */
 static void
 end_question(kvp_routes_t *routes, waiting_t *w, kvp_http_response_t *response, idle_t *with)
 {
@@ -573,7 +573,7 @@ on_done(void *arg, const kvp_http_request_t *request, kvp_http_response_t *respo
 }
 
 /* ---- load of the servers */
-/* Lists the servers to poll, each second, and drops the targets of instances that have left. */
+/* Called by the load poller each second: lists the servers to poll, and drops targets of unregistered instances. */
 static void
 on_list(void *arg, void (*add)(void *to, const char *url, const char *tag, bool wants_models), void *to)
 {

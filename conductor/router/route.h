@@ -10,13 +10,13 @@
 
 typedef struct kvp_routes kvp_routes_t;
 
-/* kvp_routes_create makes the handlers' state. registry is borrowed until kvp_routes_destroy. NOMEM, SYS; logged. */
+/* kvp_routes_create makes the handlers' state. registry is borrowed until kvp_routes_destroy. NOMEM, SYS (logged). */
 kvp_err_t kvp_routes_create(kvp_registry_t *registry, const kvp_router_weights_t *weights, kvp_routes_t **out)
     KVP_MUST_USE;
 kvp_err_t kvp_routes_route(kvp_routes_t *routes, kvp_http_t *http) KVP_MUST_USE;
-/* answers all parked queries without tokens; before the HTTP server's stop */
+/* makes the handlers answer all parked queries, without tokens; call it before the HTTP server stops */
 void kvp_routes_stop(kvp_routes_t *routes);
-/* frees the handlers' state; after the HTTP server's stop; NULL is legal */
+/* frees the handlers' state; call it after the HTTP server has stopped; NULL is legal */
 void kvp_routes_destroy(kvp_routes_t *routes);
 /* kvp_routes_set_left_out replaces the set of servers that a proxy leaves out, given by the XXH3 hashes of their
  * URLs. No text is sent to these servers for its tokens, and no request if another instance may serve it. Any

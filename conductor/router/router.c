@@ -2,9 +2,9 @@
  * See router.h.
  *
  * Design notes.
- * - The last 2^18 blocks of sent prompts are remembered, and the last 2^16 sessions. Each table has two places for a
- *   key: a new entry replaces the older place. A forgotten entry only costs a worse choice.
- * - Routes are stored in a ring, and their numbers rise.
+ * - The router remembers at most 2^18 blocks of sent prompts and 2^16 sessions. A key has two places in its table, and
+ *   a new entry replaces the less recently used one. A forgotten entry only costs a worse choice.
+ * - Open routes are stored in a ring, by route number; the numbers rise.
  * - A target's place is reused after the target was dropped. Data that outlives a target (sent blocks, sessions)
  *   refers to the target's serial, which is never reused. */
 #include "conductor/router/router.h"

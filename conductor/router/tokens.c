@@ -286,7 +286,7 @@ on_value(void *arg, const kvp_jsonscan_t *s, kvp_json_event_t event)
         r->is_failed |= event != KVP_JSON_WORD || !add_token(r, s->text);
     } else if (kvp_jsonscan_is_at(s, list, 1)) {
         r->is_inside = event == KVP_JSON_BEGIN;
-        /* a second list, or an object instead of a list */
+        /* an answer with a second list of tokens, or with an object in place of the list, is malformed */
         r->is_failed |= r->is_inside && (r->has_begun || s->text_len != 0);
         r->has_begun |= r->is_inside;
     }
@@ -342,7 +342,7 @@ free_call(call_t *c)
     free(c);
 }
 
-/* Asks the next server of the query. Returns false if no server or no memory is left. */
+/* Asks the next server of the query. Returns false if no server, no time or no memory is left. */
 static bool
 start_call(kvp_tokens_ask_t *ask)
 {
@@ -357,7 +357,7 @@ start_call(kvp_tokens_ask_t *ask)
     kvp_tokenized_init(&c->reading, ask->block_size, ask->seed);
     c->easy = curl_easy_init();
     c->headers = curl_slist_append(NULL, "Content-Type: application/json");
-    /* otherwise libcurl would wait for "100 Continue" before it sends the body */
+    /* an empty Expect header, because libcurl otherwise waits for "100 Continue" before it sends the body */
     if (c->headers != NULL) (void)curl_slist_append(c->headers, "Expect:");
     if (c->easy == NULL || c->headers == NULL) {
         free_call(c);
@@ -431,7 +431,7 @@ take_end(call_t *c, CURLcode code)
         snprintf(ask->why, sizeof ask->why, "%.100s does not tokenize: it answers %ld", url, status);
     }
     if (code == CURLE_OPERATION_TIMEDOUT && c->nth == 0 && silence_ms(ask->tokens, ask) < SECOND_MS)
-        end_call(c, CANCELLED); /* the server is busy with other texts */
+        end_call(c, CANCELLED); /* the call timed out, but the server answers other texts */
     else
         end_call(c, (code != CURLE_OK && code != CURLE_WRITE_ERROR) || status >= 500 ? FAILED : ANSWERED);
     if (ask->is_ok || (ask->calls[0] == NULL && ask->calls[1] == NULL && !start_call(ask))) finish_ask(ask, false);
@@ -464,7 +464,7 @@ take_queue(kvp_tokens_t *t)
     }
 }
 
-/* Asks the second server where this is due. Returns the time until the next such call, in ms. */
+/* Asks the second server of each query whose first one is silent for SECOND_MS. Returns the ms until the next check. */
 static int
 start_seconds(kvp_tokens_t *t)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The hashes of a text's blocks. The tokens come from a replica's /tokenize (vLLM's server has this path). Hashes
+ * Finds the hashes of a text's token blocks. The tokens come from an engine's /tokenize (vLLM has this path). Hashes
  * are cached, because a conversation is queried again and again. One thread makes all calls: a query waits without
  * a thread, so a hung server delays only the texts that were sent to it. A server's answer is parsed as it arrives
  * and never stored. */
@@ -27,8 +27,8 @@ typedef struct kvp_tokens_ask {
     uint64_t seed; /* seed of the blocks' hashes */
     char urls[2][KVP_TOKENIZER_URL_MAX + 1]; /* servers to ask, set by kvp_tokens_offer; "" = none */
     uint32_t under_way[2]; /* number of queries in progress at each server */
-    uint32_t equal; /* number of offers with the same load as the first server */
-    /* called on the thread within 2 s; the query is then the caller's again */
+    uint32_t equal; /* number of offered servers with as few queries as urls[0], including it */
+    /* callback on the thread, about 2 s after kvp_tokens_ask or earlier; the query is then the caller's again */
     void (*done)(struct kvp_tokens_ask *ask);
     bool is_ok;
     uint32_t tokens_n; /* if is_ok: number of the text's tokens */
@@ -54,13 +54,13 @@ void kvp_tokens_offer(kvp_tokens_t *t, kvp_tokens_ask_t *ask, const char *url);
  * in progress, or after the stop. */
 bool kvp_tokens_ask(kvp_tokens_t *t, kvp_tokens_ask_t *ask);
 
-/* A streaming parser of an answer, {"tokens": [NUMBER, ...], ...}. */
+/* A streaming parser of an answer of /tokenize: {"tokens": [NUMBER, ...], ...}. */
 typedef struct {
     kvp_jsonscan_t scan;
     uint32_t block_size;
     uint64_t seed;
     bool has_begun, is_failed;
-    bool is_inside; /* a flag: the parser is inside the list */
+    bool is_inside; /* a flag: the parser is inside the list of tokens */
     kvp_buf_t block; /* tokens (uint32_t) of the last block, which is not complete yet */
     uint32_t tokens_n;
     kvp_buf_t hashes; /* hashes (uint64_t) of the complete blocks of tokens */

@@ -117,7 +117,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     if (m->ctx.conf.had_master) m->peers.rebuild_until_ns = now_ns + m->ctx.conf.report_grace_ns;
     if (m->ctx.conf.had_master) kvp_takeover_expect_tickets(&m->peers);
     m->space.not_dead = kvp_table_alloc(KVP_NOT_DEAD_KEYS,
-                                        /* touched as it is used, so that a core is made quickly */
+                                        /* each page is touched at its first use, so that a core is made quickly */
                                         sizeof *m->space.not_dead);
     if (m->space.not_dead == NULL) kvp_panic("out of memory: counters of keys");
     m->cat.index = kvp_objindex_create(conf->secret);
@@ -229,7 +229,7 @@ begin_input(kvp_master_t *m, uint64_t now_ns)
     kvp_probe_advance(&m->prot);
 }
 
-/* Ends the handling of an input: retries waiting puts, evicts, and sends orders. A standby does none of this. */
+/* Ends the handling of an input: retries waiting puts, evicts, and queues orders to nodes. A standby does nothing. */
 static void
 end_input(kvp_master_t *m)
 {
@@ -239,7 +239,7 @@ end_input(kvp_master_t *m)
         kvp_evict_retry_waiting(&m->evict);
     }
     kvp_pin_trim(&m->prot);
-    kvp_stagewaits_go_on(m); /* before anything is evicted: they take holds on loaded objects */
+    kvp_stagewaits_go_on(m); /* before any eviction: gets that waited for loads take holds on the objects */
     kvp_evict_reserve(&m->evict);
     kvp_evict_for_tiers(&m->evict);
     kvp_tier_flush(&m->space);
@@ -269,7 +269,7 @@ timed_tick(kvp_master_t *m)
     m->ctx.is_behind = m->ctx.slice_left == 0;
 }
 
-/* Runs one of the deferrable jobs. They share the step's budget, so in each step another job comes first. */
+/* Runs one of the deferrable jobs. The jobs share the step's budget, so in each tick another job comes first. */
 static void
 run_slice(kvp_master_t *m, uint32_t which)
 {
@@ -310,7 +310,7 @@ run_slice(kvp_master_t *m, uint32_t which)
     }
 }
 
-/* The tick of a standby: handles only the sessions that ask for its state. */
+/* The tick of a standby: handles only sessions, which may ask for the standby's state. */
 static void
 follower_tick(kvp_master_t *m)
 {
@@ -356,7 +356,7 @@ kvp_master_on_close(kvp_master_t *m, uint64_t conn, uint64_t now_ns)
     uint32_t slice_left = m->ctx.slice_left;
 
     begin_input(m, now_ns);
-    /* all connections that close at once share one budget: the rest of their work waits for a tick */
+    /* connections that close one after another share the budget of one step; the rest of their work waits for a tick */
     m->ctx.slice_left = slice_left;
     if (s == NULL) return;
     kvp_session_end(m, s);
@@ -368,7 +368,7 @@ typedef void (*handler_fn)(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t 
 static void
 on_bye(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
-    /* Bye also states that the client has drained its writes: its unfinished puts are aborted as drained. */
+    /* Bye also states that none of the client's writes is in progress: its unfinished puts are aborted as drained. */
     s->is_drained = true;
     kvp_reply_plain(&m->peers, s, &f->hdr, KVP_OK, "");
     kvp_session_shut(s);
@@ -377,7 +377,7 @@ on_bye(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
 static const struct {
     handler_fn fn;
-    /* a bit for each kvp_role_t that may send it; QUESTION: illegal as a one-way message; STATE: reads only */
+    /* a bit for each kvp_role_t that may send it; QUESTION: illegal one-way; STATE: legal in a state-only session */
     uint32_t roles;
 } handlers[256] = {
 #define C (1u << KVP_ROLE_CLIENT)
@@ -468,7 +468,7 @@ kvp_master_on_frame(kvp_master_t *m, uint64_t conn, const kvp_frame_t *frame, ui
     end_input(m);
 }
 
-/* Applies a report of the shell that lets no answer be sent by itself: the next input acts on it. */
+/* Records a result of the shell's work on which no answer waits directly: the next input acts on the result. */
 static void
 note_done(kvp_master_t *m, const kvp_master_done_t *done)
 {
@@ -515,7 +515,7 @@ kvp_master_done(kvp_master_t *m, const kvp_master_done_t *done, uint64_t now_ns)
     end_input(m);
 }
 
-/* Removes objects from before a bump: a log contains them, as did the index of the master that wrote it. */
+/* Begins to remove objects that were put before a bump: the log may contain them, as they are removed in steps. */
 static void
 sweep_bumped(kvp_master_t *m)
 {

@@ -25,8 +25,8 @@
 #define QUIET_TICK_NS KVP_MS(100)
 
 /* ---- the core's state */
-/* Returns the time of the next tick. One tick serves all timers, which are all coarse. With only sessions' timers,
- * ticks are rarer. */
+/* Returns the time of the next tick, which serves all timers of the core. While only the timers of sessions run, ticks
+ * come every QUIET_TICK_NS. */
 static uint64_t
 due_ns(const kvp_master_t *m)
 {
@@ -75,7 +75,7 @@ take_note(kvp_master_t *m, kvp_master_ready_t *ready)
     ready->note = m->note_out;
 }
 
-/* Takes the frames of one connection. */
+/* Moves the queued frames of one connection to `ready`. */
 static void
 take_frames(kvp_master_t *m, kvp_master_ready_t *ready)
 {
@@ -86,7 +86,7 @@ take_frames(kvp_master_t *m, kvp_master_ready_t *ready)
     if (ready->log.len > 0 || kvp_list_is_empty(&m->peers.dirty) || kvp_term_is_mute(m)) return;
     s = kvp_list_first(&m->peers.dirty, kvp_session_t, dirty);
     kvp_list_del(&s->dirty);
-    /* the answer exceeds the frame limit, which the core's own limits should have prevented */
+    /* an answer exceeded the frame limit, which the core's own limits should have prevented */
     if (s->out.err != KVP_OK) {
         kvp_ctx_note(&m->ctx, "answer too large for %s", s->name);
         kvp_buf_reset(&s->out);

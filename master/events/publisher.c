@@ -5,10 +5,10 @@
  * - Log records and slices of the index go through one queue, in the order in which they were true. So a subscriber
  *   that reads all slices, and all records since the first slice, knows the present state (as with a dump that is
  *   made while a log continues).
- * - A snapshot has the number of the last message before it, and the replay continues with this message itself: the
- *   subscriber then has its bytes, and can identify itself by them later.
- * - After a pause (another master led, or events were lost) one number is skipped: followers see a gap, and ask for a
- *   replay. */
+ * - A snapshot has the number of the last message before it, and the replay continues with this message itself, so that
+ *   the subscriber gets its bytes: other bytes under this number in a later replay mean that another process publishes.
+ * - After a pause (another master led, or events were lost) one number is skipped: subscribers see a gap, and ask for
+ *   a replay. */
 #include "master/events/publisher.h"
 
 #include "common/clock.h"
@@ -25,17 +25,17 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#define QUEUE_MAX (64u << 20) /* limit of the waiting bytes; above it, events are dropped */
+#define QUEUE_MAX (64u << 20) /* limit of the bytes queued for the publisher's thread; above it, events are dropped */
 #define SLICE 512u /* number of index records that the loop examines in one turn */
 #define BATCH 64u /* limit of the events in one message */
 #define RING_BYTES_MAX (128u << 20)
 #define CLIENTS_MAX 16u
-#define CLIENT_WAIT_NS (5 * KVP_NS_PER_S) /* a client that reads nothing for this long is dropped */
+#define CLIENT_WAIT_NS (5 * KVP_NS_PER_S) /* a replay ends if its client reads nothing for this long */
 #define CLIENT_YIELD_NS KVP_NS_PER_S /* the same limit while another client asks and all places are used */
-#define SNAPSHOTS_MAX 3u /* limit of the snapshots for one replay: the ring was too short for that many */
+#define SNAPSHOTS_MAX 3u /* a replay ends if the ring was too short to continue after this many snapshots */
 #define IDENTITY_MAX 255u
 #define SEQ_BYTES 8u
-#define PRIME UINT32_MAX /* number of the publisher's own walk, instead of a client's index */
+#define PRIME UINT32_MAX /* item_t.client of the publisher's own walk through the index */
 #define POLL_MS 20 /* interval of trying again while a client does not read */
 #define IDLE_MS 1000
 
@@ -56,12 +56,12 @@ typedef struct {
     size_t identity_len;
     uint64_t serial; /* number of its walk through the index */
     uint32_t cursor; /* position in the index */
-    bool is_waiting; /* flag: it waits for a slice of the index */
-    bool is_walked; /* flag: no slice is left */
+    bool is_waiting; /* flag: the client's next slice of the index was requested from the loop */
+    bool is_walked; /* flag: no slice of the index is left for the client */
     uint32_t snapshots;
     uint64_t seq; /* number of the last message before the snapshot; in state C_RING: the next message to send */
     uint64_t moved_ns;
-    kvp_event_batch_t batch; /* messages to send before the next slice */
+    kvp_event_batch_t batch; /* events of the last slice, to send before the next slice is requested */
 } client_t;
 
 struct kvp_eventpub {
@@ -93,7 +93,7 @@ struct kvp_eventpub {
     client_t prime;
     client_t clients[CLIENTS_MAX];
     uint64_t walks;
-    uint32_t turn; /* index of the client that is served first */
+    uint32_t turn; /* the client served first is clients[turn % CLIENTS_MAX] */
     kvp_event_batch_t *ring; /* ring_cap messages: message seq is at seq % ring_cap */
     uint32_t ring_cap, ring_events;
     uint64_t ring_bytes;
@@ -229,7 +229,7 @@ is_needed(const kvp_eventpub_t *p)
     return is;
 }
 
-/* Publishes the batch if it has events; with is_forced also an empty batch. */
+/* Publishes the batch `live` as one message, if it has events; with is_forced also an empty batch. */
 static void
 publish_batch(kvp_eventpub_t *p, bool is_forced)
 {
@@ -325,8 +325,8 @@ count_snapshot(kvp_eventpub_t *p)
     pthread_mutex_unlock(&p->mutex);
 }
 
-/* Sends the client's next part of the index, and after its end the messages of the ring. Returns false if nothing
- * could be sent. */
+/* Sends the client's next part of a snapshot, or requests a slice of the index for it. Returns false if nothing was
+ * sent. After the last part the client continues with the ring (C_RING). */
 static bool
 walk_on(kvp_eventpub_t *p, client_t *c, uint64_t now_ns)
 {
@@ -367,7 +367,7 @@ ring_on(kvp_eventpub_t *p, client_t *c, uint64_t now_ns)
         if (note_sent(p, c, send_to(p, c, "", UINT64_MAX, "", 0), now_ns)) end_client(c);
         return false;
     }
-    if (c->seq < p->first) { /* the walk took longer than the ring reaches back */
+    if (c->seq < p->first) { /* the ring has dropped messages that this client needs */
         if (c->snapshots == SNAPSHOTS_MAX)
             abandon_client(p, c);
         else
@@ -435,7 +435,7 @@ take_request(kvp_eventpub_t *p, uint64_t now_ns)
             c = one; /* the client replaces its request */
     }
     if (c == NULL) c = spare;
-    if (c == NULL) return; /* the client asks again in a while */
+    if (c == NULL) return; /* all places are used: the client gets no answer and has to ask again */
     end_client(c);
     memcpy(c->identity, parts[0], lens[0]);
     c->identity_len = lens[0];
@@ -456,7 +456,7 @@ begin_answer(kvp_eventpub_t *p, client_t *c, uint64_t now_ns)
     if (p->state == PRIMING) return false;
     c->state = C_RING;
     if (p->state == PAUSED) {
-        c->seq = p->next; /* there is nothing to send */
+        c->seq = p->next; /* another master leads: the answer has no messages */
     } else if (c->seq < p->first || c->seq >= p->next) {
         begin_walk(p, c);
         count_snapshot(p);
@@ -471,7 +471,7 @@ go_on(kvp_eventpub_t *p, client_t *c, uint64_t now_ns)
     return c->state == C_WALKING ? walk_on(p, c, now_ns) : ring_on(p, c, now_ns);
 }
 
-/* Serves all clients, each up to a limit. Returns the time in ms for which there is nothing to do then. */
+/* Sends at most BATCH messages to each client. Returns the time in ms until this function must run again. */
 static long
 run_clients(kvp_eventpub_t *p, uint64_t now_ns)
 {
@@ -501,8 +501,8 @@ take_records(kvp_eventpub_t *p, const uint8_t *bytes, size_t len, kvp_stream_mod
     for (size_t at = 0; at < len; at += rec.head.bytes) {
         memcpy(&rec.head, bytes + at, sizeof rec.head);
         memcpy(&rec, bytes + at, rec.head.bytes);
-        /* The index knows of memory that is being dropped before the log does, so these events go to all subscribers,
-         * not only to the asking client. */
+        /* The index can be newer than the log (for memory that is being dropped): changes that only the slice shows go
+         * to all subscribers, not only to the asking client. */
         if (mode == KVP_STREAM_SNAPSHOT) kvp_stream_take(p->stream, &rec, KVP_STREAM_LIVE, now_ms, &p->live);
         kvp_stream_take(p->stream, &rec, mode, now_ms, batch);
         if (batch == &p->live && batch->n >= BATCH) publish_batch(p, false);
@@ -539,7 +539,7 @@ take_slice(kvp_eventpub_t *p, const item_t *item, const uint8_t *bytes)
     if (!is_prime || !c->is_walked) return;
     end_client(c);
     p->state = PRIMED;
-    publish_batch(p, true); /* from here on the ring is never empty */
+    publish_batch(p, true); /* an empty message, so that the ring is never empty from here on */
     kvp_log_info("events", "publishing objects=%llu", (unsigned long long)kvp_stream_objects(p->stream));
 }
 

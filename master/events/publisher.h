@@ -32,7 +32,7 @@ typedef struct {
 #define KVP_PUBLISHER_STAT_FIELD(name, help) uint64_t name;
     KVP_PUBLISHER_STATS(KVP_PUBLISHER_STAT_FIELD)
 #undef KVP_PUBLISHER_STAT_FIELD
-    bool is_publishing; /* flag: this master leads, and the thread knows its whole index */
+    bool is_publishing; /* flag: this master leads, and the publisher's thread has read its whole index */
 } kvp_publisher_stats_t;
 
 typedef struct kvp_eventpub kvp_eventpub_t;

@@ -16,8 +16,8 @@
 #define MEDIA 2u
 static const char *const media[MEDIA] = {"cpu", "disk"};
 
-/* The value of an object in the map: its media, the number of its tenant, and the tenant's count of clears. The
- * highest bit keeps the value non-zero. */
+/* The value of an object in stream->held: its media, the index of its tenant, and that tenant's count of clears when
+ * the object was published. The highest bit keeps the value non-zero. */
 #define VAL_IS (1ull << 63)
 #define VAL_TENANT_BITS 24u
 #define TENANTS_MAX (1u << VAL_TENANT_BITS)
@@ -74,7 +74,7 @@ val_of(const kvp_stream_t *s, uint32_t tenant, uint32_t at)
     return VAL_IS | (uint64_t)(s->tenants[tenant].clears & UINT32_MAX >> 1) << (VAL_TENANT_BITS + 2) | tenant << 2 | at;
 }
 
-/* Returns the media on which the object was published and not cleared since. */
+/* Returns the media of an object's value in the map; 0 if its tenant was cleared since. */
 static uint32_t
 media_of(const kvp_stream_t *s, uint64_t val, uint32_t *tenant_out)
 {
@@ -133,7 +133,7 @@ typedef struct {
     size_t key_len;
     const kvp_wire_lineage_t *lineage; /* NULL = none */
     const kvp_wire_group_t *group; /* NULL = unknown */
-    bool has_parts; /* flag: its key was made by a connector, and is text; its fields are in `parts` */
+    bool has_parts; /* flag: the key was made by a connector and is text; the key's fields are in `parts` */
     kvp_connkey_t parts;
 } subject_t;
 
@@ -145,8 +145,8 @@ read_key(subject_t *o)
                    kvp_connkey_read((const char *)o->key, o->key_len, &o->parts);
 }
 
-/* Updates the sums of the key's prefix for an object that was added to or removed from media. Keys that are not text
- * are left out, because readers leave them out. */
+/* Updates the sums of the key's prefix for an object that was added to or removed from media. Only connectors' keys
+ * that are text have a prefix: the readers of digests leave other keys out, too. */
 static void
 add_up(kvp_stream_t *s, uint32_t tenant, const subject_t *o, uint32_t came, uint32_t left)
 {
@@ -334,8 +334,8 @@ take_commit(kvp_stream_t *s, const kvp_jrec_any_t *rec, kvp_stream_mode_t mode, 
     }
 }
 
-/* Handles a removal. A record without a key is about an object whose removal was published before, or that is being
- * replaced. */
+/* Handles the record of a removal. Without a key it makes no event: the removal was published before, or the object is
+ * being replaced. */
 static void
 take_gone(kvp_stream_t *s, const kvp_jrec_any_t *rec, kvp_stream_mode_t mode, uint64_t now_ms, kvp_event_batch_t *batch)
 {
@@ -353,7 +353,7 @@ take_gone(kvp_stream_t *s, const kvp_jrec_any_t *rec, kvp_stream_mode_t mode, ui
         if ((was & 1u << i) != 0 && mode == KVP_STREAM_LIVE) pack_event(s, tenant, i, &o, false, true, now_ms, batch);
 }
 
-/* Handles a bump: all objects of the tenant count as removed, whatever the later records say about them. */
+/* Handles a bump: all objects of the tenant count as removed now. Later records of their removal make no events. */
 static void
 clear_tenant(kvp_stream_t *s, uint32_t tenant, kvp_stream_mode_t mode, uint64_t now_ms, kvp_event_batch_t *batch)
 {

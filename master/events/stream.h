@@ -3,9 +3,9 @@
  * objects that were removed. A state machine without sockets: records in, msgpack out. It knows the published places
  * of each object, so that a change without a visible effect makes no event.
  *
- * Events use the standard's envelope (see the conductor's API). Two extensions are ours: `group_id` is the digest of
- * the pool's group, and an event of type `digest` has sums over all published events, for a tenant and a prefix of
- * connector keys, in KVP_EVENT_RANGES ranges. */
+ * Events have the fields of the KV events standard (docs/PROTOCOL.md). Two extensions are ours: `group_id` is the
+ * digest of the object's group, and an event of type `digest` has sums over all published events, for a tenant and a
+ * prefix of connector keys, in KVP_EVENT_RANGES ranges of key hashes. */
 #ifndef KVP_MASTER_EVENTS_STREAM_H
 #define KVP_MASTER_EVENTS_STREAM_H
 
@@ -31,15 +31,15 @@ typedef struct {
 typedef struct kvp_stream kvp_stream_t;
 
 /* kvp_stream_create: NULL = no memory. backend is borrowed. is_legacy: events also have fields with older names:
- * type, block_hashes, parent_block_hash. kvp_stream_reset forgets all objects and tenants. */
+ * type, block_hashes, parent_block_hash. kvp_stream_reset forgets all objects, tenants and prefixes. */
 kvp_stream_t *kvp_stream_create(const char *backend, bool is_legacy, uint64_t seed);
 void kvp_stream_destroy(kvp_stream_t *s);
 void kvp_stream_reset(kvp_stream_t *s);
 
-/* kvp_stream_take handles one record, and appends the events to publish. now_ms is Unix time. */
+/* kvp_stream_take handles one record of the log, and appends its events to batch. now_ms is Unix time. */
 void kvp_stream_take(kvp_stream_t *s, const kvp_jrec_any_t *rec, kvp_stream_mode_t mode, uint64_t now_ms,
                      kvp_event_batch_t *batch);
-/* kvp_stream_digests appends a digest event for each prefix. */
+/* kvp_stream_digests appends a digest event for each tenant and key prefix. */
 void kvp_stream_digests(kvp_stream_t *s, uint64_t now_ms, kvp_event_batch_t *batch);
 uint64_t kvp_stream_objects(const kvp_stream_t *s); /* number of objects with a published place */
 

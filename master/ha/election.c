@@ -8,7 +8,7 @@
  * - A set whose write may have happened counts until another set is surely written: the write could still take effect
  *   after the last read. Each write of the set compares the revision of the previous write, so that of two concurrent
  *   writes only one can succeed.
- * - A read is as recent as the moment of its request. A read can lose the lead, never win it. */
+ * - A read is as recent as its request. A read can end the lead; only a transaction (ASK_TERM) can begin it. */
 #include "master/ha/election.h"
 
 #include "common/mutate.h"
@@ -282,7 +282,7 @@ ask_campaign(kvp_election_t *e)
 
     if (KVP_RULE(CAMPAIGN_IF_ABSENT)) {
         add_compare(e, op, "leader", false, 0);
-        add_compare(e, op, "term", true, e->term_revision); /* the candidacy is valid only for this term */
+        add_compare(e, op, "term", true, e->term_revision); /* fails if a term was written meanwhile */
     }
     w = add_write(e, op, "leader", e->lease);
     format_master(&e->self, 0, w->value, sizeof w->value);
@@ -470,7 +470,7 @@ kvp_election_take(kvp_election_t *e, kvp_etcd_op_t *op_out)
 void
 kvp_election_resign(kvp_election_t *e)
 {
-    /* masters outside the set wait for a whole TTL, so a member goes first */
+    /* masters outside the in-sync set wait for a whole TTL, so a member of the set is elected first */
     e->stand_off_ns = e->now_ns + ttl_ns(e) / 2;
     if (e->role == KVP_ELECTION_LEADS) e->role = KVP_ELECTION_RESIGNS;
 }
@@ -566,7 +566,7 @@ take_keys(kvp_election_t *e, const kvp_etcd_answer_t *answer)
         e->absent_ns = 0;
     else if (e->absent_ns == 0 || e->term_revision != term_before) /* another leader was elected and lost meanwhile */
         e->absent_ns = e->now_ns + jitter_ns(e);
-    /* another master has taken the lead that was given up */
+    /* another master has taken the lead that was given up, so the stand-off ends */
     if (e->leader_revision != 0 && !is_ours(e)) e->stand_off_ns = 0;
     if (e->role != KVP_ELECTION_FOLLOWS && (!is_ours(e) || e->leader_revision != e->own_revision)) begin_following(e);
     if (e->role == KVP_ELECTION_FOLLOWS && is_ours(e)) { /* the answer to our campaign was lost */
@@ -658,7 +658,7 @@ on_failed(kvp_election_t *e, kvp_err_t err)
     e->read_due_ns = 0;
     if (e->op_purpose == ASK_INSYNC)
         e->is_insync_due = true; /* the in-sync set was perhaps not written: write it again */
-    /* the lease on which a write depends has expired */
+    /* NOT_FOUND: the lease on which the write depends has expired */
     if (err == KVP_NOT_FOUND && e->op_purpose != ASK_READ) lose_lease(e);
 }
 

@@ -46,7 +46,7 @@ typedef struct {
 typedef struct {
     char ids[KVP_ELECTION_MEMBERS_MAX][KVP_ELECTION_ID_MAX + 1];
     uint32_t n;
-    /* flag: the set's writer was elected without a member of the previous set, and has not led yet */
+    /* flag: the set's writer was elected but may lack acknowledged records, and has not led yet */
     bool is_unsafe;
 } kvp_election_set_t;
 
@@ -104,7 +104,7 @@ typedef struct {
     bool is_doubted; /* flag: the end of our log may be missing */
     uint64_t absent_ns; /* since when no master leads; 0 = a master leads */
     uint64_t stand_off_ns; /* this master is no candidate before this time */
-    bool is_unsafe; /* flag: we took the lead although other masters had more records */
+    bool is_unsafe; /* flag: this master was elected although other masters may have more records */
     int64_t own_revision; /* create revision of the leader key, while it is ours */
     uint32_t own_term;
     uint32_t term_before; /* etcd's term before own_term */

@@ -46,7 +46,7 @@ typedef struct {
     uint64_t deadline_ns; /* time limit, by kvp_now_ns(); for the watch: until it must be established */
     uint64_t sent_ns;
     uint64_t token_number;
-    bool has_retried; /* flag: it was sent again after another login */
+    bool has_retried; /* flag: the call was sent again after another login */
     watch_state_t state; /* used by the watch */
     bool is_cut; /* used by the watch: flag: the message exceeded MESSAGE_MAX */
     kvp_etcd_op_t op;
@@ -71,7 +71,7 @@ struct kvp_etcd {
     enum { UNTRIED, WORKS, FAILS } state;
     char *token; /* token for authentication; "" = not needed, NULL = a login is needed */
     uint64_t token_number;
-    call_t *login, *watch; /* NULL = none; also in the list waiting or busy */
+    call_t *login, *watch; /* the calls of these roles; NULL = none; also in the list waiting or busy */
     uint64_t watch_at_ns, watch_backoff_ns;
     bool has_change;
 };
@@ -255,7 +255,7 @@ start_call(kvp_etcd_t *etcd, call_t *call)
 static void
 drop_token(kvp_etcd_t *etcd, uint64_t number)
 {
-    if (number != etcd->token_number) return; /* this is the token of an older login */
+    if (number != etcd->token_number) return; /* the call used the token of an older login */
     free(etcd->token);
     etcd->token = NULL;
 }
@@ -274,7 +274,7 @@ judge_endpoint(kvp_etcd_t *etcd, const call_t *call, kvp_err_t err, const char *
     bool has_worked = err == KVP_OK || err == KVP_NOT_FOUND;
     uint32_t missed;
 
-    /* If some requests fail and others succeed, each switch would be logged; the limit prevents this. */
+    /* If some requests fail and others succeed, each change of the state would be logged; the limit prevents this. */
     if (etcd->state != (has_worked ? WORKS : FAILS) && kvp_log_limit_ok(&etcd->noise, &missed)) {
         if (has_worked)
             kvp_log_info("etcd", "%s answers missed=%u", endpoint, missed);
@@ -297,7 +297,7 @@ err_of(const call_t *call, CURLcode code, kvp_etcd_fault_t *fault_out)
         return KVP_OK;
     case CURLE_OPERATION_TIMEDOUT:
         curl_easy_getinfo(call->easy, CURLINFO_PRETRANSFER_TIME_T, &us);
-        return us > 0 ? KVP_DEADLINE : KVP_UNREACHABLE; /* not connected, so the request was not sent */
+        return us > 0 ? KVP_DEADLINE : KVP_UNREACHABLE; /* 0: never connected, so nothing was sent */
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_CERTPROBLEM:
     case CURLE_SSL_CACERT_BADFILE:

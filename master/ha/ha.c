@@ -2,7 +2,7 @@
  * One of several masters: see ha.h.
  *
  * Design notes.
- * - A core's state ends with it. A master that must follow a log that differs from its own, or that has led, gets a
+ * - A core cannot undo records. A master that must follow a log that differs from its own, or that has led, gets a
  *   new core, and reads the files again up to the position at which the logs fork. The thread pool reads them in
  *   pieces, so that the loop answers meanwhile.
  * - All decisions belong to the election, the sender and the core. */
@@ -146,7 +146,7 @@ end_reading(kvp_ha_t *ha, bool is_empty)
 }
 
 /* Reads the next piece of the log into the core. A damaged or incomplete rest is cut off, and comes from the leader
- * instead. Nothing is cut off because it could not be read: then the process ends. */
+ * instead. After a read error the process ends, so that no readable record is cut off. */
 static void
 read_on(kvp_ha_t *ha)
 {
@@ -225,8 +225,8 @@ on_follow_reply(void *arg, const Kvp__Pb__FollowReply *reply)
     return KVP_CLOSED;
 }
 
-/* Drops the whole log, because it is damaged: the leader decides where the new log begins. Until then this standby
- * acknowledges nothing. */
+/* Drops the whole log, because it may lack records or differs from the leader's log: the leader decides where the new
+ * log begins. Until then this standby acknowledges nothing. */
 static void
 drop_whole_log(kvp_ha_t *ha)
 {

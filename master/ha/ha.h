@@ -46,10 +46,10 @@ typedef struct {
     uint32_t standbys_n;
 } kvp_ha_status_t;
 
-/* kvp_ha_create: NOMEM, SYS, INVALID; logged. kvp_ha_ops fills in the callbacks that were passed to
- * kvp_server_create. kvp_ha_start: the server runs on this loop with the core of kvp_ha_core, and this master's
- * addresses are bound. kvp_ha_stop gives up the lead at once, and ends everything on the loop; kvp_ha_destroy follows
- * after uv_run has returned. Both ignore NULL. */
+/* kvp_ha_create: NOMEM, SYS, LIMIT (too many log files). kvp_ha_ops fills in the callbacks that were passed to
+ * kvp_server_create. Before kvp_ha_start, the server must run on this loop with the core of kvp_ha_core, and
+ * this master's addresses must be bound; NOMEM, errors of kvp_etcd_create. kvp_ha_stop gives up the lead at once, and
+ * ends everything on the loop; kvp_ha_destroy follows after uv_run has returned. Both ignore NULL. */
 kvp_err_t kvp_ha_create(const kvp_ha_conf_t *conf, kvp_ha_t **ha_out) KVP_MUST_USE;
 void kvp_ha_ops(kvp_ha_t *ha, kvp_server_ops_t *ops_out);
 kvp_master_t *kvp_ha_core(const kvp_ha_t *ha); /* valid until kvp_ha_start; then kvp_server_core returns the core */

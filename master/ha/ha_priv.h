@@ -14,7 +14,7 @@
 #include "proto/pb.h"
 #include "proto/segfmt.h"
 
-#define KVP_HA_BEHIND_MAX (4u << 20) /* while more bytes are not written, a standby reads no more from the leader */
+#define KVP_HA_BEHIND_MAX (4u << 20) /* a standby with more unwritten log bytes pauses reading from the leader */
 
 typedef enum {
     KVP_HA_WAITS, /* waits until an earlier write does not use the files any more */
@@ -57,12 +57,12 @@ struct kvp_ha {
 
     /* Fields for leading. */
     uint64_t led_ns; /* when this master's term began */
-    uint64_t act_until_ns; /* time passed to kvp_server_act_until; 0 = it has passed, and the server is fenced */
+    uint64_t act_until_ns; /* argument of the last kvp_server_act_until; 0 = this time is over: the server is fenced */
     uint64_t failed_ns; /* since when the log cannot be written; 0 = it can be written */
     uint32_t missing_n; /* number of standbys that --ack-standbys lacked when this was logged; 0 = none */
     uint64_t *watchers; /* connections that wait until a master leads */
     uint32_t watchers_n, watchers_cap;
-    /* requesting connection, end of waiting for a standby, end of waiting for a level standby; 0 = none */
+    /* of a SWITCH: its connection; until when it awaits a nearly level standby; then, without service, a level one */
     uint64_t switch_conn, switch_until_ns, handing_until_ns;
     uint64_t switch_request_id;
 

@@ -12,7 +12,7 @@ typedef struct {
     char id[KVP_ELECTION_ID_MAX + 1]; /* "" = the entry is free */
     uint64_t written; /* end position of the standby's files */
     uint64_t moved_ns; /* when the standby last had the whole log, or made progress */
-    bool is_joined; /* flag: acknowledgements wait for it, and it should be in the set */
+    bool is_joined; /* flag: acknowledgements wait for this standby, and the in-sync set should name it */
 } kvp_insync_one_t;
 
 typedef struct {

@@ -8,7 +8,7 @@
 /* after the leader's log has failed for this long, the leader resigns if another master can lead */
 #define FAILED_MAX_NS KVP_NS_PER_S
 #define SWITCH_WAIT_MAX_MS 60000u /* limit of the time that a switch waits for a standby */
-#define SWITCH_MAX_NS (KVP_NS_PER_S) /* limit of the time without service before the lead is given up, or kept */
+#define SWITCH_MAX_NS (KVP_NS_PER_S) /* longest time in which a switch serves nothing, until it succeeds or ends */
 
 /* ---- leading */
 static void
@@ -36,7 +36,7 @@ kvp_ha_answer_watchers(kvp_ha_t *ha)
         say_watched(ha, ha->watchers[--ha->watchers_n]);
 }
 
-/* Limits the positions that are reported to the core, so that acknowledgements wait for standbys that need the log. */
+/* Limits the log positions that the core gets as written and synced, so that acknowledgements wait for standbys. */
 void
 kvp_ha_hold_positions(kvp_ha_t *ha)
 {

@@ -46,8 +46,8 @@ is_remembered(const kvp_masterlist_t *r, const char *id)
     return false;
 }
 
-/* state_of returns the state of a registered master other than this one. A standby does not know the leader's
- * standbys. */
+/* state_of returns the state of a registered master other than this one. On a standby, all masters but the leader
+ * count as standbys. */
 static uint32_t
 state_of(const kvp_ha_status_t *st, const kvp_election_master_t *it, uint64_t *lag_out)
 {
@@ -99,7 +99,7 @@ kvp_roster_update(kvp_masterlist_t *r, const kvp_ha_status_t *st, uint64_t now_n
         if (there != NULL && strcmp(there->id, id) == 0) continue;
         if (there != NULL || strcmp(address, st->self.address) == 0 ||
             now_ns - r->ones[i].seen_ns >= KVP_ROSTER_FORGET_NS)
-            /* its address has a new master, or it was missing for too long */
+            /* the missing master's address has a new master, or it was missing for too long */
             memset(&r->ones[i], 0, sizeof r->ones[i]);
         else
             add_row(&rows[n++], id, address, KVP_MASTER_MISSING);

@@ -5,8 +5,8 @@
  * - The server stops reading from a peer that does not read its answers (KVP_CONN_WAITS_READER): the peer cannot make
  *   the queue grow. Output that other connections cause is limited by output_max.
  * - No connection gets more than TURN_NS of the core's work in a turn of the loop. It keeps its remaining frames, is
- *   not read, and continues after the connections before it in waits_turn. All of these share TURNS_NS of a turn, so
- *   that another connection's short request waits for this time only.
+ *   not read, and continues after the connections before it in waits_turn. The connections in waits_turn together get
+ *   TURNS_NS of a turn: a short request on another connection waits no longer for them.
  * - A connection is in at most one of three queues for its timeout: before Hello, within a frame, ending. Each queue
  *   has one fixed delay, so it is sorted, and the timer checks only its head.
  * - Only libuv's close callback frees a connection: a callback with a pointer to a connection may use it until the
@@ -16,14 +16,14 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* if more bytes of answers are queued, they are written before the next frame is handled */
+/* limit of a connection's queued answers: above it they are written before the next frame is handled */
 #define WRITE_BYTES (64u << 10)
-#define PAUSE_BYTES (1u << 20) /* if more bytes of answers are unread, no more frames are handled */
+#define PAUSE_BYTES (1u << 20) /* limit of a peer's unread answers: above it no more of its frames are handled */
 #define SPARE_MAX_BYTES (256u << 10)
 #define TURN_NS 500000 /* limit of the core's work for one connection in a turn of the loop */
-/* limit of the time counted for one frame: in a longer time the thread may just not have been scheduled */
+/* a frame uses up at most this much of its connection's TURN_NS: in a longer time the thread may not have run */
 #define OVERRUN_NS 2000000u
-/* limit of the work for all connections that wait for their next turn; then other connections are read */
+/* time limit of kvp_server_take_turns, for all connections in waits_turn; then the loop reads other connections */
 #define TURNS_NS 2000000u
 
 static void feed_frames(kvp_server_conn_t *conn);
@@ -55,8 +55,8 @@ kvp_server_unsent_bytes(const kvp_server_conn_t *conn)
     return uv_stream_get_write_queue_size(&conn->uv.stream) + conn->waiting.len;
 }
 
-/* Sets the connection's deadline, and moves it to the end of the queue. Queues stay sorted, because each has one
- * fixed delay. */
+/* kvp_server_set_deadline sets the connection's deadline, and moves the connection to the end of the queue. The queue
+ * stays sorted, because all its deadlines have the same delay. */
 void
 kvp_server_set_deadline(kvp_server_conn_t *conn, kvp_list_t *queue, uint64_t at_ns)
 {
@@ -191,7 +191,7 @@ fail:
     return false;
 }
 
-/* recycle_buf keeps an empty buffer for reuse; a large buffer is freed. */
+/* recycle_buf keeps one empty buffer for reuse; a second buffer and a large buffer are freed. */
 static void
 recycle_buf(kvp_server_t *server, kvp_buf_t *empty)
 {
@@ -225,7 +225,7 @@ wait_in(kvp_server_conn_t *conn, kvp_server_conn_state_t state, kvp_list_t *queu
     kvp_list_add_tail(queue, &conn->wait_link);
 }
 
-/* resume_conn handles the frames that the connection kept, then reads on. */
+/* resume_conn handles the received frames in the connection's own buffer, then reads on. */
 static void
 resume_conn(kvp_server_conn_t *conn)
 {
@@ -264,7 +264,7 @@ kvp_server_flush_one(kvp_server_conn_t *conn)
     kvp_server_t *server = conn->server;
 
     if (conn->owner == KVP_CONN_OF_CORE && kvp_server_is_fenced(server, kvp_boot_ns()))
-        return; /* the connection is dropped at the end of the turn */
+        return; /* the core is fenced: ops->on_fenced follows at the end of the turn */
     if (conn->is_overflown) {
         server->stats.overflows++;
         kvp_server_log_complaint(server, conn, "connection closed: too much waits to be sent");
@@ -287,7 +287,7 @@ is_greeted(const kvp_server_conn_t *conn)
     return conn->owner != KVP_CONN_OF_STRANGER;
 }
 
-/* Gives the first frame of a connection to its owner. Returns false if conf.ops owns it; otherwise the core does. */
+/* Assigns a connection to conf.ops or the core, by its first frame. Returns false if conf.ops took the frame. */
 static bool
 admit_conn(kvp_server_conn_t *conn, const kvp_frame_t *frame)
 {
@@ -317,7 +317,7 @@ handle_frame(kvp_server_conn_t *conn, const kvp_frame_t *frame)
     kvp_master_on_frame(server->master, conn->id, frame, now);
     conn->share_ns -= (int64_t)kvp_min_u64(kvp_server_end_step(server, KVP_STEP_FRAME, now) - now, OVERRUN_NS);
     kvp_server_hand_on(server, conn);
-    const bool is_mute = kvp_server_is_mute(server); /* requests would pile up in a core that may not answer yet */
+    const bool is_mute = kvp_server_is_mute(server); /* the core may not answer yet: give it no more requests */
     if (conn->end != KVP_CONN_OPEN || (conn->waiting.len <= WRITE_BYTES && !is_mute)) return;
     if (!conn->is_writing && conn->waiting.len > 0 && !write_waiting(conn)) return;
     if (kvp_server_unsent_bytes(conn) > PAUSE_BYTES || is_mute) {
@@ -326,8 +326,8 @@ handle_frame(kvp_server_conn_t *conn, const kvp_frame_t *frame)
     }
 }
 
-/* handle_frames gives whole frames to the core until the connection's share of the turn is used up. Returns the
- * number of frames. */
+/* handle_frames gives whole frames to the connection's owner until the connection's share of the turn is used up.
+ * Returns the number of frames. */
 static uint32_t
 handle_frames(kvp_server_conn_t *conn)
 {
@@ -357,8 +357,8 @@ handle_frames(kvp_server_conn_t *conn)
     return n;
 }
 
-/* feed_frames gives whole frames to the core, and keeps the rest of the bytes. A frame's deadline is set once, when
- * its first bytes are kept; it does not run while the connection is not read. */
+/* feed_frames handles the received whole frames, and keeps the beginning of the next frame. The deadline of that frame
+ * is set once, when its first bytes are kept. No deadline runs while the connection is not read. */
 static void
 feed_frames(kvp_server_conn_t *conn)
 {
@@ -372,7 +372,7 @@ feed_frames(kvp_server_conn_t *conn)
         kvp_server_log_complaint(server, conn, "connection closed: no memory for its frame");
         kvp_server_close_conn(conn);
     } else if (!is_greeted(conn)) {
-        ; /* the deadline for its Hello stays */
+        ; /* the deadline for the connection's first frame (Hello) stays */
     } else if (conn->in.own_len == 0 || conn->state != KVP_CONN_READS) {
         kvp_list_del(&conn->deadline_link);
     } else if (is_next || kvp_list_is_empty(&conn->deadline_link)) {
@@ -382,8 +382,8 @@ feed_frames(kvp_server_conn_t *conn)
     set_reading(conn);
 }
 
-/* kvp_server_let_in resumes connections that wait for memory, each when the rest of its frame fits in the budget. One
- * connection at a time may exceed the budget: otherwise all could wait for one another. */
+/* kvp_server_let_in resumes connections that wait for memory, each when the rest of its frame fits in conf.input_max.
+ * One connection at a time may exceed this limit: otherwise all could wait for one another. */
 void
 kvp_server_let_in(kvp_server_t *server)
 {
@@ -431,8 +431,8 @@ on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
     kvp_server_conn_t *conn = handle->data;
     kvp_server_t *server = conn->server;
     const uint64_t kept = server->stats.input_bytes, max = server->conf.input_max;
-    /* If half of the budget is used, only small frames are read at once: a connection that must wait should not use
-     * much memory meanwhile. */
+    /* The more of input_max is used, the less is received in one read (1 KiB from half of it on): the connection may
+     * have to wait for memory, and keeps the received bytes meanwhile. */
     const uint64_t at_once = kvp_max_u64(max / 2 - kvp_min_u64(max / 2, kept), KVP_INBUF_SMALL_BYTES);
     uint8_t *at;
     size_t len;

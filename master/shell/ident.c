@@ -127,7 +127,7 @@ make_new(kvp_ident_t *ident, uint32_t term)
     ident->is_new = true;
 }
 
-/* make_dirs makes the directory and its parents, like mkdir -p; an error shows when the directory is opened. */
+/* make_dirs makes the directory and its parents, like mkdir -p. After a failure the caller cannot open it. */
 static void
 make_dirs(const char *path)
 {
@@ -143,8 +143,8 @@ make_dirs(const char *path)
     }
 }
 
-/* lock_dir makes, opens and locks the directory; with is_looking it makes nothing, and requires that the directory
- * has a pool. Errors are logged at the given level. */
+/* lock_dir makes, opens and locks the directory. With is_looking it makes only the lock file, and the directory must
+ * have a pool. Errors are logged at the given level. */
 static kvp_err_t
 lock_dir(const char *dir, bool is_looking, kvp_log_level_t level, kvp_ident_t *ident)
 {
@@ -170,8 +170,8 @@ lock_dir(const char *dir, bool is_looking, kvp_log_level_t level, kvp_ident_t *i
     return KVP_SYS;
 }
 
-/* take_term makes this start's term durable before any other process learns it. The term of a new pool is not written:
- * after a start without result, the next start must not look like a master of another pool than the nodes'. */
+/* take_term stores this start's term before another process learns it. A new identity is not stored yet: if this start
+ * fails, the next one must not begin with a pool id that differs from the nodes'. */
 static kvp_err_t
 take_term(kvp_ident_t *ident, uint32_t least_term, bool takes_term)
 {
@@ -262,7 +262,7 @@ kvp_ident_close(kvp_ident_t *ident)
     ident->dir_fd = -1;
 }
 
-/* read_cluster reads to which cluster the directory belongs; NOT_FOUND: to none. */
+/* read_cluster reads the name of the directory's cluster, and the directory's id in it. NOT_FOUND: no cluster. */
 static kvp_err_t
 read_cluster(const kvp_ident_t *ident, char cluster[TEXT_MAX], char id[33])
 {

@@ -9,9 +9,9 @@
 typedef struct {
     uint8_t pool_id[16];
     uint64_t digest_seed;
-    uint32_t term; /* this master's term: one above the last term used with this directory */
-    /* Flag: an earlier master existed, or no node may give the pool its identity. Otherwise the id and the seed are
-     * new, and not on disk before kvp_ident_save. */
+    uint32_t term; /* this start's term; after kvp_ident_look, or with etcd, the last term used with this directory */
+    /* flag: the directory already had a pool, so no node may set the identity; false: the id and the seed are new, a
+     * node may replace them, and they are not on disk before kvp_ident_save */
     bool had_master;
     bool is_new; /* flag: the id and the seed were made now, so other files in the directory belong to another pool */
     char id[33]; /* id of the directory in its cluster; "" = it never was in a cluster */
@@ -21,20 +21,20 @@ typedef struct {
 } kvp_ident_t;
 
 /* kvp_ident_open creates the directory if needed, locks it against another master, reads the identity and takes the
- * next term, at least least_term (1 to KVP_TERM_MAX), durably; or makes a new identity. After the last term it makes
- * a new pool whose identity no node may set, and saves it at once. dir "none" stores nothing: a new pool. dir NULL is
- * the default, $XDG_STATE_HOME/kvpool or /var/lib/kvpool; if it cannot be used, a warning is logged and nothing is
- * stored. SYS, BUSY (locked by another master), CORRUPT (the file is damaged); logged. takes_term false: etcd assigns
- * terms; `term` is then the last one used. */
+ * next term, at least least_term (1 to KVP_TERM_MAX), durably; or makes a new identity. After KVP_TERM_MAX it makes a
+ * new pool whose identity no node may set, and saves it at once. dir "none" stores nothing: a new pool. dir NULL is the
+ * default, $XDG_STATE_HOME/kvpool or /var/lib/kvpool; if it cannot be used, a warning is logged and nothing is stored.
+ * SYS, LIMIT (the path is too long), BUSY (locked by another master), CORRUPT (bad checksum); logged. takes_term false:
+ * etcd assigns terms; `term` is then the last one used. */
 kvp_err_t kvp_ident_open(const char *dir, uint32_t least_term, bool takes_term, kvp_ident_t *ident_out) KVP_MUST_USE;
 
-/* kvp_ident_look reads the identity of a directory that no master uses, and locks the directory; it creates and
- * writes nothing. ident_out->term is the last used term. NOT_FOUND (no pool in the directory), and the errors of
+/* kvp_ident_look reads the identity of a directory that no master uses, and locks the directory; it creates only the
+ * lock file. ident_out->term is the last used term. NOT_FOUND (no pool in the directory), and the errors of
  * kvp_ident_open; logged. */
 kvp_err_t kvp_ident_look(const char *dir, kvp_ident_t *ident_out) KVP_MUST_USE;
 
-/* kvp_ident_join makes the directory belong to the cluster, and gives it an id. INVALID: it belongs to another cluster,
- * or there is no directory. kvp_ident_may_be_alone returns INVALID if it belongs to a cluster. SYS; all logged. */
+/* kvp_ident_join assigns the directory to the cluster, with an id. INVALID (of another cluster, or no directory),
+ * CORRUPT, SYS. kvp_ident_may_be_alone returns INVALID unless the directory belongs to no cluster. All logged. */
 kvp_err_t kvp_ident_join(kvp_ident_t *ident, const char *cluster) KVP_MUST_USE;
 kvp_err_t kvp_ident_may_be_alone(const kvp_ident_t *ident) KVP_MUST_USE;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Assembles frames in place. An unaligned frame is moved down over bytes that were handled: only this frame, so that
- * many small frames in one read do not cost quadratic time. */
+ * Assembles frames in place. kvp_inbuf_next moves an unaligned frame down, over handled bytes. It moves only this
+ * frame: to move the rest of the buffer each time would take quadratic time for many small frames. */
 #include "master/shell/inbuf.h"
 
 #include <stdlib.h>
@@ -117,7 +117,7 @@ kvp_inbuf_keep(kvp_inbuf_t *in)
     in->own_len = in->left;
     size_t cap = kvp_max_u64(in->left, KVP_INBUF_SMALL_BYTES);
     uint8_t *own = in->at != in->own && cap <= in->own_cap / 4 ? realloc(in->own, cap) : NULL;
-    if (own != NULL) { /* the frame for which this large buffer was made is handled */
+    if (own != NULL) { /* a frame for which the buffer had grown was handled: shrink it */
         in->own = own;
         in->own_cap = cap;
     }

@@ -186,7 +186,7 @@ on_acceptable(uv_poll_t *poll, int status, int events)
         } else if (errno == EAGAIN) {
             return;
         }
-        /* Any other error ends only one connection, which accept(2) recommends to skip. */
+        /* Any other error of accept4 is of one new connection, which is skipped, as accept(2) recommends. */
     }
 }
 

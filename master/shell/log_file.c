@@ -132,7 +132,7 @@ kvp_log_file_remove(const kvp_log_file_t *lf, const kvp_log_gone_t *gone)
 
     for (uint32_t i = 0; i < gone->n; i++) {
         name_of(gone->from[i], name);
-        (void)unlinkat(lf->dir_fd, name, 0); /* a leftover file is read again, and contains only known records */
+        (void)unlinkat(lf->dir_fd, name, 0); /* if this fails, a start reads the file again, before its newer base */
     }
 }
 
@@ -200,7 +200,7 @@ open_file(const kvp_log_file_t *lf, uint64_t from, int flags)
     return openat(lf->dir_fd, name, flags | O_CLOEXEC, 0600);
 }
 
-/* Passes the file's bytes to fn. *ok_out: fn wants more bytes. */
+/* Passes the bytes of the file that begins at position *at to fn, and advances *at. *ok_out: fn wants more bytes. */
 static kvp_err_t
 read_file(const kvp_log_file_t *lf, uint64_t *at, uint8_t *piece, kvp_log_file_fn fn, void *arg, bool *ok_out)
 {
@@ -309,7 +309,7 @@ copy_rest(const kvp_log_file_t *lf, uint64_t file, uint64_t from, const char *to
     return n == 0;
 }
 
-/* From the first step on no start relies on the log: a start in the middle of this asks the nodes instead. */
+/* The file `boot` is removed first: if this call is interrupted, the next start sets may_lack_end, and asks nodes. */
 kvp_err_t
 kvp_log_file_set_aside(kvp_log_file_t *lf, uint64_t kept, char name_out[KVP_LOG_NAME_BYTES])
 {
@@ -367,7 +367,7 @@ kvp_log_file_turn(kvp_log_file_t *lf)
     }
     fd = open_file(lf, lf->end, O_WRONLY | O_CREAT | O_TRUNC);
     if (fd < 0) return KVP_SYS;
-    if (!lf->is_never_synced && fsync(lf->dir_fd) != 0) { /* without this sync the file itself may be lost */
+    if (!lf->is_never_synced && fsync(lf->dir_fd) != 0) { /* else a power loss could remove the new file */
         close(fd);
         return KVP_SYS;
     }

@@ -18,12 +18,12 @@ typedef struct {
     uint64_t found_bytes; /* bytes in all files when they were listed */
     /* flag: the log was written in another boot of the machine, or on another machine, so its end may be missing */
     bool may_lack_end;
-    bool is_boot_due; /* flag: the first write must store the boot id, which makes the old bytes valid */
+    bool is_boot_due; /* flag: the first write must store this boot's id; starts in the same boot then trust the log */
     bool is_never_synced; /* flag: the user chose that the log is never synced */
     bool has_lost; /* flag: the previous file could not be synced when the last file was begun */
 } kvp_log_file_t;
 
-/* Files that do not belong to the log any more. */
+/* Files that do not belong to the log any more, by the positions of their first bytes. */
 typedef struct {
     uint64_t from[KVP_LOG_FILES_MAX];
     uint32_t n;
@@ -34,7 +34,7 @@ void kvp_log_file_init(kvp_log_file_t *lf);
 void kvp_log_file_fini(kvp_log_file_t *lf);
 
 /* kvp_log_file_open makes DIR/log if it is missing, and lists its files. may_lack_end is set if the log was written
- * in another boot of the machine: a power loss may have taken its end. If the pool is_new, its files are removed.
+ * in another boot of the machine: a power loss may have taken its end. is_new: the log of an earlier pool is removed.
  * dir_fd and dir belong to the data directory, borrowed. SYS, LIMIT (too many files); logged. */
 kvp_err_t kvp_log_file_open(kvp_log_file_t *lf, int dir_fd, const char *dir, bool is_new) KVP_MUST_USE;
 
@@ -42,7 +42,7 @@ kvp_err_t kvp_log_file_open(kvp_log_file_t *lf, int dir_fd, const char *dir, boo
 kvp_err_t kvp_log_file_look(kvp_log_file_t *lf, int dir_fd, const char *dir) KVP_MUST_USE;
 
 /* kvp_log_file_read passes all bytes to fn in order, in pieces, until fn returns an error, or until a file does not
- * continue the previous one. *read_out is the number of bytes. OK for any result of fn. SYS, logged. */
+ * continue the previous one. *read_out is the number of bytes. OK for any result of fn. SYS, logged; NOMEM. */
 typedef kvp_err_t (*kvp_log_file_fn)(void *arg, const void *bytes, size_t len);
 kvp_err_t kvp_log_file_read(const kvp_log_file_t *lf, kvp_log_file_fn fn, void *arg, uint64_t *read_out) KVP_MUST_USE;
 
@@ -55,14 +55,14 @@ kvp_err_t kvp_log_file_pread(const kvp_log_file_t *lf, uint64_t at, void *bytes,
 void kvp_log_file_begin_at(kvp_log_file_t *lf, uint64_t position);
 
 /* kvp_log_file_cut truncates the log after `kept` of the bytes that were read, and opens the last file for writing.
- * Without files there is none before the first kvp_log_file_turn. SYS, logged. */
+ * If the log has no file, kvp_log_file_turn must make the first one. SYS, logged. */
 kvp_err_t kvp_log_file_cut(kvp_log_file_t *lf, uint64_t kept) KVP_MUST_USE;
 
 #define KVP_LOG_NAME_BYTES 32u
 
 /* kvp_log_file_find returns the file, and the offset in it, at which the kept part ends. kvp_log_file_set_aside
- * truncates the log there, as kvp_log_file_cut does, and copies the removed part to files with other names, the first
- * of which is name_out; the next start takes the log's end as possibly missing. SYS, logged. */
+ * truncates the log there, as kvp_log_file_cut does, and copies the removed part to files POSITION.damaged. name_out is
+ * the first of them. The next start then finds may_lack_end. SYS, logged. */
 void kvp_log_file_find(const kvp_log_file_t *lf, uint64_t kept, char name_out[KVP_LOG_NAME_BYTES], uint64_t *at_out);
 kvp_err_t kvp_log_file_set_aside(kvp_log_file_t *lf, uint64_t kept, char name_out[KVP_LOG_NAME_BYTES]) KVP_MUST_USE;
 

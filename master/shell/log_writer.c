@@ -19,10 +19,10 @@
 #include <string.h>
 
 #define AT_ONCE_BYTES (64u << 10)
-#define SLOW_NS KVP_NS_PER_MS /* after a write that took this long the disk counts as busy */
+#define SLOW_NS KVP_NS_PER_MS /* after a write between turns that took longer, the disk counts as busy */
 #define SLOW_FOR_NS KVP_NS_PER_S
 #define RETRY_NS KVP_NS_PER_S
-/* the last written bytes are kept in memory: at least this many, at most twice as many */
+/* with keeps_recent the last written bytes of the log are kept in memory: this many at least, at most twice as many */
 #define RECENT_BYTES (1u << 20)
 /* a write or a sync that takes longer counts as failed: the disk does not answer */
 #define STALL_NS (2 * KVP_NS_PER_S)
@@ -352,7 +352,7 @@ on_write_end(uv_work_t *work, int status)
     kvp_log_writer_end_write(work->data);
 }
 
-/* Returns true if a write may block for milliseconds at present. */
+/* Returns true if a write of the log may block for milliseconds at present. */
 static bool
 is_disk_busy(const kvp_log_writer_t *w, uint64_t now_ns)
 {
@@ -365,7 +365,7 @@ due_chunk(const kvp_log_writer_t *w, uint64_t now_ns)
 {
     chunk_t *c = is_busy(&w->write) || now_ns < w->retry_ns ? NULL : first_chunk(w);
 
-    /* a new file would close the file that is being synced */
+    /* a chunk that begins a file closes the previous file, which must not happen while that file is being synced */
     return c != NULL && c->begins_file && is_busy(&w->sync) ? NULL : c;
 }
 
@@ -382,7 +382,7 @@ begin_job(kvp_log_job_t *job, kvp_log_job_state_t state, uint64_t now_ns)
     job->began_ns = now_ns;
 }
 
-/* Gives the first chunk to the thread pool, unless it is short: a short one is written at the end of the turn. */
+/* Gives the first chunk to the thread pool, unless it is short: a short chunk is written at the end of the turn. */
 static void
 write_some(kvp_log_writer_t *w, uint64_t now_ns)
 {
@@ -504,7 +504,7 @@ static bool
 begin_base(kvp_log_writer_t *w)
 {
     if (is_busy(&w->write) || is_busy(&w->removal) || kvp_log_file_bytes(&w->file) < w->base_limit) return false;
-    if (!kvp_master_snapshot(w->master)) return false; /* a base is being recorded, or not all nodes have reported */
+    if (!kvp_master_snapshot(w->master)) return false; /* a base is in progress, or nodes have yet to report */
     w->stats.log_bases++;
     return true;
 }
@@ -565,7 +565,7 @@ kvp_log_writer_run(kvp_log_writer_t *w, const kvp_master_ready_t *ready, uint64_
     if (w->master == NULL) return false;
     w->wishes = ready->wishes;
     w->term_end = ready->term_end;
-    forget_files(w, now_ns); /* before the next base */
+    forget_files(w, now_ns); /* first: it sets the base_limit that begin_base checks */
     if (begin_base(w)) return true;
     write_some(w, now_ns);
     if (now_ns >= stalls_ns(w)) fail_log(w, "its disk does not answer");
@@ -596,7 +596,7 @@ kvp_log_writer_fini(kvp_log_writer_t *w)
     bool is_ok = true;
 
     if (is_busy(&w->write) && w->write.error == 0)
-        free_chunk(w, first_chunk(w)); /* the write ended, but the loop has not handled its end */
+        free_chunk(w, first_chunk(w)); /* the write has succeeded, but kvp_log_writer_end_write was not called */
     w->write.state = KVP_LOG_JOB_NONE;
     while (w->master != NULL && kvp_master_ready(w->master, &last)) {
         kvp_log_writer_add(w, &last);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Takes the log from the core to its files, in the loop's thread, and in libuv's thread pool for slow work. A few
  * bytes are written between two turns of the loop, which costs less than to pass them to another thread. For one
- * second after a slow write, and while a base is written or old files are removed, the pool writes, because the disk
- * is busy then. The pool also syncs: as soon as an answer waits for it, otherwise 50 ms after the first unsynced
- * write. A write or a sync that takes longer than 2 s counts as failed until it returns. */
+ * second after a slow write, and while a base (a snapshot of the state) is written or old files are removed, the pool
+ * writes, because the disk is busy then. The pool also syncs: as soon as an answer waits for a sync, otherwise 50 ms
+ * after the first unsynced write. A write or a sync that takes longer than 2 s counts as failed until it returns. */
 #ifndef KVP_MASTER_SHELL_LOG_WRITER_H
 #define KVP_MASTER_SHELL_LOG_WRITER_H
 
@@ -53,7 +53,7 @@ typedef struct {
 
 typedef struct {
     kvp_log_file_t file;
-    bool is_kept_nowhere; /* flag: there are no files, because the log is only for other readers */
+    bool is_kept_nowhere; /* flag: there are no files; the records only go to `tap` */
     kvp_master_t *master; /* borrowed; NULL = not opened */
     uv_loop_t *uv; /* borrowed; NULL = not started */
     void (*moved)(void *arg);
@@ -61,7 +61,7 @@ typedef struct {
     /* receives a copy of all records; NULL = no other reader */
     void (*tap)(void *arg, const void *records, size_t len);
     void *tap_arg;
-    /* files before this position of the core are not needed any more; UINT64_MAX = no new position */
+    /* files that end at or before this position of the core can be removed; UINT64_MAX = no new position */
     uint64_t forget_below;
     uint64_t origin; /* position in the files that corresponds to the core's position 0 */
     uint64_t written, told; /* positions of the core: end of the records in the files; end reported to the core */
@@ -91,21 +91,21 @@ typedef struct {
 } kvp_log_writer_t;
 
 /* kvp_log_writer_open reads the log in ident's directory (borrowed) into the core, which opens it. Returns the errors
- * of kvp_log_file_open, VERSION, INVALID (the log belongs to another pool), and LIMIT; logged. base_bytes: least size
- * of the files before the core is asked for a base; 0 = 64 MiB. */
+ * of kvp_log_file_open, VERSION, INVALID (the log belongs to another pool), and LIMIT (no term is left); logged.
+ * base_bytes: least size of the files before the core is asked for a base; 0 = 64 MiB. */
 void kvp_log_writer_init(kvp_log_writer_t *w, uint64_t base_bytes, kvp_log_sync_t sync);
 kvp_err_t kvp_log_writer_open(kvp_log_writer_t *w, const kvp_ident_t *ident, kvp_master_t *master) KVP_MUST_USE;
 
 /* kvp_log_writer_open_nowhere does the same without a directory, for a log with readers only (kvp_log_writer_tap). */
 kvp_err_t kvp_log_writer_open_nowhere(kvp_log_writer_t *w, kvp_master_t *master) KVP_MUST_USE;
 
-/* A master that may follow another opens its log in steps: kvp_log_writer_list finds the files, kvp_log_file_pread
- * reads them, and kvp_log_writer_attach truncates the log after the first `kept` bytes and continues with the core.
- * kvp_log_writer_detach drops unwritten bytes and the core; the next core may be attached when kvp_log_writer_is_idle
- * returns true, because no work uses the files any more. kvp_log_writer_end returns the end position of the written
- * files. kvp_log_writer_may_read returns true if the files may be read now, because no other thread begins a file.
- * kvp_log_writer_recent returns the log in memory from the position on (borrowed until the next call); NULL = it is
- * only in the files. Errors are those of kvp_log_writer_open. */
+/* A master of a cluster, which may be a standby, opens its log in steps: kvp_log_writer_list finds the files,
+ * kvp_log_file_pread reads them, and kvp_log_writer_attach truncates the log after the first `kept` bytes and continues
+ * with the core. kvp_log_writer_detach drops unwritten bytes and the core; the next core may be attached when
+ * kvp_log_writer_is_idle returns true, because no work uses the files any more. kvp_log_writer_end returns the end
+ * position of the written files. kvp_log_writer_may_read returns true if the files may be read now, because no other
+ * thread begins a file. kvp_log_writer_recent returns the log in memory from the position on (borrowed until the next
+ * call); NULL = it is only in the files. Errors are those of kvp_log_writer_open. */
 kvp_err_t kvp_log_writer_list(kvp_log_writer_t *w, const kvp_ident_t *ident) KVP_MUST_USE;
 kvp_err_t kvp_log_writer_attach(kvp_log_writer_t *w, kvp_master_t *master, uint64_t kept) KVP_MUST_USE;
 void kvp_log_writer_detach(kvp_log_writer_t *w);
@@ -121,8 +121,8 @@ void kvp_log_writer_hold(kvp_log_writer_t *w, uint64_t written, uint64_t synced)
 /* kvp_log_writer_start sets moved(arg), which the loop's thread calls whenever kvp_log_writer_run has work. */
 void kvp_log_writer_start(kvp_log_writer_t *w, uv_loop_t *uv, void (*moved)(void *arg), void *arg);
 
-/* kvp_log_writer_tap sets tap(arg), which is called with all records that kvp_log_writer_add receives, whole and in
- * order; it must not call the writer. */
+/* kvp_log_writer_tap sets the callback tap, which is called with all records that kvp_log_writer_add receives, whole
+ * and in order; it must not call the writer. */
 void kvp_log_writer_tap(kvp_log_writer_t *w, void (*tap)(void *arg, const void *records, size_t len), void *arg);
 
 /* kvp_log_writer_begin_write, called between two turns of the loop, returns true if a short write is due. Then the

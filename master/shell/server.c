@@ -225,7 +225,7 @@ on_save_end(uv_work_t *work, int status)
     server->is_saving = false;
     if (server->is_stopping) return;
     now = kvp_server_begin(server);
-    /* A new identity was set meanwhile, so the saved one does not count: saves the new one. */
+    /* The core set a newer identity during the save: save that one, and report no result for the older one. */
     if (server->next_ident.term != 0) {
         save_ident(server);
         return;
@@ -244,7 +244,7 @@ static void
 on_work(uv_idle_t *work)
 {
     kvp_server_t *server = work->data;
-    if ((server->ready.wishes & KVP_MASTER_WORKS) == 0) return; /* only connections or a short write of the log wait */
+    if ((server->ready.wishes & KVP_MASTER_WORKS) == 0) return; /* the core has no work: connections or the log have */
     on_tick(server);
     kvp_server_flush_all(server);
 }
@@ -278,7 +278,7 @@ on_turn_end(uv_prepare_t *prepare)
     } else {
         uv_idle_stop(&server->work);
     }
-    if (server->fence != KVP_FENCE_OPEN) return; /* nothing is due before the fence is lifted */
+    if (server->fence != KVP_FENCE_OPEN) return; /* the core and the log get no timer while the core is fenced */
     kvp_server_arm_timer(server, server->ready.tick_ns, now);
     if (server->conf.log != NULL) kvp_server_arm_timer(server, kvp_log_writer_due(server->conf.log), now);
 }
@@ -418,7 +418,7 @@ void
 kvp_server_act_until(kvp_server_t *server, uint64_t until_ns)
 {
     server->act_until_ns = until_ns;
-    /* connections that came meanwhile may wait for a core that did not act */
+    /* on_fenced was not called: connections that came while the core was fenced may wait for answers in vain */
     if (server->fence == KVP_FENCE_SHUT) kvp_server_drop(server);
     server->fence = KVP_FENCE_OPEN;
 }

@@ -22,7 +22,7 @@ typedef struct {
     void (*on_frame)(void *arg, uint64_t conn, const kvp_frame_t *frame);
     void (*on_gone)(void *arg, uint64_t conn); /* called when such a connection has ended */
     void (*on_turn)(void *arg); /* called when the loop is about to wait */
-    void (*on_fenced)(void *arg); /* called when the time in which the core may act is over */
+    void (*on_fenced)(void *arg); /* called once when the time set by kvp_server_act_until has passed */
     void *arg;
 } kvp_server_ops_t;
 
@@ -36,8 +36,8 @@ typedef struct {
     uint32_t linger_ms;
     uint64_t input_max; /* limit of the memory for unhandled frames of all connections; 0 = 64 MiB */
     uint64_t output_max; /* limit of the bytes queued for a peer that does not read; 0 = 64 MiB */
-    /* Saves a changed term or pool identity durably. False: it failed, and is repeated after 5 s. NULL = the identity
-     * is not saved. Called in a thread of libuv's pool, one call at a time. */
+    /* Callback that saves a changed term or pool identity durably. After false the server calls it again in 5 s. NULL =
+     * the identity is not saved. Called in a thread of libuv's pool, one call at a time. */
     bool (*save_ident)(void *arg, const kvp_master_ident_t *ident);
     void *save_ident_arg;
     kvp_log_writer_t *log; /* opened writer of the log; borrowed until destroy; NULL = no log */
@@ -109,17 +109,17 @@ void kvp_server_end(kvp_server_t *server, uint64_t conn);
 void kvp_server_give(kvp_server_t *server, uint64_t conn);
 void kvp_server_flush(kvp_server_t *server);
 
-/* kvp_server_publish sets the publisher of events, which gets the core at the end of each callback, after the log;
- * borrowed; NULL, the initial value: no publisher. */
+/* kvp_server_publish sets the publisher of events (borrowed; NULL, the initial value: none). The server calls its
+ * kvp_publisher_turn at the end of each callback, after the log's records. */
 void kvp_server_publish(kvp_server_t *server, kvp_eventpub_t *events);
 
 /* kvp_server_stop stops accepting and unlinks the Unix socket at once, sends queued output (for linger_ms at most)
- * and closes everything, without input to the core. Then uv_run does not wait for the server any more. In the loop's
- * thread; may be repeated. */
+ * and closes everything, without input to the core. Afterwards no handle of the server keeps uv_run running. In the
+ * loop's thread; may be repeated. */
 void kvp_server_stop(kvp_server_t *server);
 
 /* kvp_server_stats and kvp_server_log_stats copy the statistics, in the loop's thread. kvp_server_log_stats returns
- * false if there is no log. why_out: why the log cannot be written, "" = it can be. */
+ * false if no log is kept in files. why_out: why the log cannot be written, "" = it can be. */
 void kvp_server_stats(const kvp_server_t *server, kvp_server_stats_t *stats_out);
 bool kvp_server_log_stats(const kvp_server_t *server, kvp_log_stats_t *stats_out, char why_out[KVP_LOG_WHY_BYTES]);
 

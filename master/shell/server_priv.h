@@ -18,17 +18,17 @@
 
 typedef enum {
     KVP_CONN_READS,
-    KVP_CONN_WAITS_READER, /* not read until the peer has read its answers */
+    KVP_CONN_WAITS_READER, /* not read until the peer has read its answers, and the core may answer */
     KVP_CONN_WAITS_TURN, /* has used up its share of this turn; in server->waits_turn */
-    KVP_CONN_WAITS_ROOM, /* waits for memory for its frame, over the shared budget; in server->waits_room */
+    KVP_CONN_WAITS_ROOM, /* its frame would exceed conf.input_max, so it waits for memory; in server->waits_room */
 } kvp_server_conn_state_t;
 
 /* The owner of a connection: the core, or conf.ops (master/ha). */
 typedef enum {
-    KVP_CONN_OF_STRANGER, /* its first whole frame has not arrived yet */
+    KVP_CONN_OF_STRANGER, /* the connection's first whole frame has not arrived yet */
     KVP_CONN_OF_CORE, /* the core knows it */
     KVP_CONN_OF_OPS,
-    KVP_CONN_OF_NOBODY, /* the owner has ended it, or was told its end */
+    KVP_CONN_OF_NOBODY, /* the owner has ended the connection, or was informed of its end */
 } kvp_server_conn_owner_t;
 
 typedef enum {
@@ -36,7 +36,7 @@ typedef enum {
     /* frames are ignored; the connection is closed when everything is sent and read, or at its deadline */
     KVP_CONN_ENDS,
     KVP_CONN_ENDS_SOON, /* as KVP_CONN_ENDS, and the deadline is set */
-    KVP_CONN_SHUT, /* as KVP_CONN_ENDS_SOON, and our direction is shut down */
+    KVP_CONN_SHUT, /* as KVP_CONN_ENDS_SOON, and our sending direction is shut down */
 } kvp_server_conn_end_t;
 
 typedef struct {
@@ -54,11 +54,11 @@ typedef struct {
     bool is_reading;
     kvp_server_conn_state_t state;
     kvp_list_t wait_link; /* link in server->waits_turn or waits_room */
-    uint64_t turn; /* number of the loop's turn in which it last got its share */
-    /* the unused rest of its share of the turn; the excess time of a long frame is taken from the next share */
+    uint64_t turn; /* number of the loop's turn in which share_ns was last renewed */
+    /* time of the core left to the connection in this turn; negative = a long frame used time of the next share */
     int64_t share_ns;
     size_t input_bytes; /* memory of `in` that is counted in the server's statistics */
-    bool is_overflown; /* flag: it must be closed at once */
+    bool is_overflown; /* flag: too much output is queued, so the connection must be closed at once */
     bool is_writing; /* flag: `sending` belongs to libuv until on_written */
 
     kvp_inbuf_t in;
@@ -67,7 +67,7 @@ typedef struct {
     uv_write_t write;
     uv_shutdown_t shutdown;
     kvp_list_t unsent_link; /* link in server->unsent, while output may have to be written */
-    uint64_t asked_ns; /* when the request of this callback became readable; 0 = none */
+    uint64_t asked_ns; /* when the request handled in this callback became readable; 0 = none */
     uint64_t received_ns; /* when the last received bytes became readable */
 
     uint64_t deadline_ns;
@@ -82,7 +82,7 @@ typedef struct {
 typedef enum {
     KVP_FENCE_OPEN, /* the core may act */
     KVP_FENCE_SHUT, /* act_until_ns has passed, so the core must not act */
-    KVP_FENCE_TOLD, /* as KVP_FENCE_SHUT, and conf.ops was told */
+    KVP_FENCE_TOLD, /* as KVP_FENCE_SHUT, and conf.ops->on_fenced was called */
 } kvp_server_fence_t;
 
 struct kvp_server {
@@ -113,7 +113,7 @@ struct kvp_server {
     kvp_list_t unsent;
     uint64_t turn; /* number of the loop's turn */
     kvp_list_t waits_turn, waits_room; /* connections that wait for a turn, or for memory; first come, first served */
-    kvp_server_conn_t *over_budget; /* the connection whose frame exceeds the memory budget; NULL = none */
+    kvp_server_conn_t *over_budget; /* the connection whose frame may exceed conf.input_max; NULL = none */
 
     uint8_t *shared; /* buffer for received bytes, used during one callback */
     kvp_master_ready_t ready; /* the core's outputs; `frames` is also a spare buffer for connections */

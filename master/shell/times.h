@@ -27,7 +27,7 @@ typedef struct {
     uint64_t step_longest_ns[KVP_STEP_KINDS];
     uint64_t run_longest_ns; /* longest time that the thread ran in one step */
 
-    uint64_t begin_ns; /* when this turn began; 0 = no event in it yet */
+    uint64_t begin_ns; /* when this turn began; 0 = no callback has run in it yet */
     uint64_t last_begin_ns, last_end_ns; /* when the previous turn began and ended */
     uint64_t readable_ns; /* earliest time at which this turn's requests may have become readable */
     uint64_t look_ns, look_run_ns; /* time of the last reading, and the thread's CPU time at that reading */
@@ -38,7 +38,7 @@ typedef struct {
 static inline bool
 kvp_times_begin(kvp_times_t *times, uint64_t now)
 {
-    const uint64_t no_wait_ns = 10000; /* a shorter time between two turns may have been no wait */
+    const uint64_t no_wait_ns = 10000; /* in a shorter time between two turns the loop may not have waited */
     if (times->begin_ns != 0) return false;
     times->begin_ns = now;
     times->readable_ns = now - times->last_end_ns < no_wait_ns ? times->last_begin_ns : now;
@@ -67,8 +67,8 @@ kvp_times_look(kvp_times_t *times, uint64_t now, uint64_t run_ns)
 /* kvp_times_end ends the turn. Returns false if nothing happened in the turn. */
 bool kvp_times_end(kvp_times_t *times, uint64_t now);
 
-/* kvp_times_step records a call of the core, without the time that the thread did not run (waited_ns).
- * kvp_times_answer records written answers to a request of asked_ns (readable_ns when the request was read). Both
+/* kvp_times_step records a call of the core: its duration, and the same without waited_ns, in which the thread did not
+ * run. kvp_times_answer records written answers to a request of asked_ns (readable_ns when the request was read). Both
  * return true if the time was the longest so far. */
 bool kvp_times_step(kvp_times_t *times, kvp_step_kind_t kind, uint64_t began, uint64_t now, uint64_t waited_ns);
 bool kvp_times_answer(kvp_times_t *times, uint64_t asked_ns, uint64_t now);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * REPORT: the node's report to a master that does not know the memory's contents.
  *
- * Design notes. Clients wrote the descriptors, so only checked descriptors count. A broken descriptor is made DEAD
- * here, and so is the older of two overlapping extents, which correct clients never produce. Slots that the last
- * sweep did not cover are not reported: an old writer's stores there were never committed. */
+ * Design notes. Clients write the descriptors (the records of objects), so only checked descriptors count. A broken
+ * descriptor is made DEAD here, and so is the older of two overlapping extents, which correct clients never produce.
+ * Slots that were untouched when the term rose are not reported: nothing that was stored there since was committed. */
 #include "node/core/priv.h"
 
 #include <stdlib.h>
@@ -114,7 +114,7 @@ kvp_node_core_report_begin(kvp_node_core_t *core, uint64_t since)
     kvp_node_report_t *r = &core->report;
 
     if (core->segment == KVP_NODE_SEGMENT_NONE) return KVP_NO_SEGMENT;
-    /* the term counts as mounted again with the report's last page: nothing is granted before */
+    /* mounted_term rises again with the report's last page: the master grants no space before that page */
     core->mounted_term = core->mounted_before;
     core->is_changed = true;
     r->since = since;
@@ -138,8 +138,8 @@ append_record(kvp_node_core_t *core, const kvp_node_told_t *told, kvp_buf_t *tai
 
     kvp_buf_append(tail, &rec, sizeof rec);
     if (!is_whole(&core->report, told)) return;
-    /* The descriptor was valid a moment ago. If a client changes it now, the master refuses it, because the master
-     * checks all fields again. */
+    /* The descriptor was valid when gather_chunk read it. If a client changes it now, the master refuses it, because
+     * the master checks all fields again. */
     if (!core->conf.words->read(core->conf.words_arg, rec.chunk, rec.slot, &desc, key)) memset(&desc, 0, sizeof desc);
     desc.word = told->word;
     kvp_buf_append(tail, &desc, sizeof desc);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The state of the core that outlives the node's process if a keeper has the memory. Terms, fences and the progress
- * of the sweep are saved in a book, and writers are restored from the keeper. Extents on their way to free are not
- * saved: the master asks for them again. */
+ * The state of the core that outlives the node's process if a keeper holds the memory. Terms, fences and the progress
+ * of the sweep are saved in the book, a file of shared memory; writers are restored from the keeper. Extents on their
+ * way to free are not saved: the master asks for them again. */
 #include "node/core/priv.h"
 
 #include "common/mutate.h"
@@ -12,7 +12,7 @@
  * each) follow. */
 typedef struct {
     uint32_t term;
-    uint32_t seen; /* the highest term seen; higher than term while the memory is swept for it */
+    uint32_t seen; /* the highest term seen; above `term` while the memory is swept for the new term */
     uint32_t mounted_term;
     uint32_t mounted_before;
     uint32_t chunk_n;
@@ -87,7 +87,7 @@ kvp_node_core_restore(kvp_node_core_t *core, const uint8_t *bytes, size_t len)
 void
 kvp_node_core_restored(kvp_node_core_t *core)
 {
-    /* If the old writers had ended before, their last stores may not have been swept yet. */
+    /* Without a living writer of an older term, the last stores of ended writers may still need a sweep. */
     if (core->old_owners == 0) kvp_node_old_writers_gone(core);
     if (core->restored_seen > core->term)
         kvp_ignore(kvp_node_core_see_term(core, core->restored_seen), "it is obeyed at the end of its sweep");

@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SWEEP_SLOTS 65536u /* the number of slots in a slice of the sweep: less than a millisecond */
+#define SWEEP_SLOTS 65536u /* the slots that one call of the sweep examines: less than a millisecond */
 
 /* ---- a new term voids the grants of older terms, before its first order is carried out */
-/* Makes a slot of an older term DEAD in the new term, so that no old grant can be begun or finished there. A SEALED
- * slot was complete before and stays SEALED, unless its generation is below late. */
+/* sweep_slot makes a slot of an older term DEAD with `generation`, so that no old grant can be begun or finished there.
+ * A SEALED slot was complete before and stays SEALED, unless its generation is below the parameter `late`. */
 static void
 sweep_slot(kvp_node_core_t *core, uint32_t chunk, uint32_t slot, uint64_t generation, uint64_t late)
 {
@@ -25,9 +25,9 @@ sweep_slot(kvp_node_core_t *core, uint32_t chunk, uint32_t slot, uint64_t genera
     core->stats.revoked += kvp_word_state(now) == KVP_DESC_WRITING;
 }
 
-/* Sweeps one slice. Returns false at the end of the sweep. Slots that were untouched at the last rise of the term
- * were not swept then, and a writer of an earlier term may have begun one since: such a slot is never complete, and
- * becomes DEAD. */
+/* sweep_some sweeps the next slice of slots. Returns false at the end of the sweep. Slots that were untouched when the
+ * term rose were not swept then (from swept[chunk] on), and a writer of an older term may have stored there since: such
+ * an object was never committed, so its slot becomes DEAD even if it is SEALED. */
 static bool
 sweep_some(kvp_node_core_t *core)
 {
@@ -67,8 +67,8 @@ kvp_node_core_is_sweeping(const kvp_node_core_t *core)
     return core->rising != 0 || core->is_late_due;
 }
 
-/* Ends the sweep of a new term: from here on the node obeys the term. If the term's old writers had ended before,
- * their last stores still need a sweep. */
+/* end_rise ends the sweep for a new term: from here on the node obeys the term. While writers of older terms live, the
+ * sweep of their last stores (is_late_due) waits for their end. */
 static void
 end_rise(kvp_node_core_t *core)
 {

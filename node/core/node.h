@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The node's decisions, as a pure state machine: which orders to obey (terms), which clients may attach (fences),
- * when an extent becomes unreadable and when free (retire, quiesce, quarantine), and the report to a master that does
- * not know the memory. No sockets, threads, clocks or files; descriptors are accessed through a table of functions.
- * Not thread-safe: the node's control thread owns the core.
+ * The node's decisions, as a pure state machine: which orders to obey (terms), which clients may attach (fences), when
+ * an extent becomes unreadable and when it is free (retire, quiesce, quarantine), and the report to a master that does
+ * not know the memory. No sockets, threads, clocks or files; descriptors are accessed through a table of functions. Not
+ * thread-safe: the node's control thread owns the core.
  *
- * Design notes. A retired extent is free when two conditions hold. First, a quiesce that began after the extent was
- * marked DEAD is over. Second, no writer with mapped memory can still store to the extent: over shared memory no
- * guard stops a store. The proof about a writer is the end of its process, or the statement of the same process that
- * its incarnation has drained. No timer replaces either proof. Guarded paths (TCP) need only the quiesce. On paths
- * where no guard checks the bytes (rdma), the proof is the end of the writer's connections before the quiesce; a new
- * term's fence has ended the connections of all older writers.
+ * Design notes. A retired extent is free when two conditions hold. First, a quiesce (the end of all copies and sends
+ * under way in the transports) that began after the extent was marked DEAD is over. Second, no writer with mapped
+ * memory can still store to the extent: over shared memory no guard stops a store. The proof about a writer is the end
+ * of its process, or the statement of the same process that its incarnation has drained. No timer replaces either
+ * proof. Guarded paths (TCP) need only the quiesce. On paths where no guard checks the bytes (rdma), the proof is the
+ * end of the writer's connections before the quiesce; a new term's fence has ended the connections of all older
+ * writers.
  *
  * A new term voids every grant of older terms. Their clients are refused, and every word that is not SEALED becomes
- * DEAD with a generation of the new term, so that no old writer can begin or finish. An old writer can then only
- * store payload, and words in untouched slots. So the space between SEALED extents is free only once every process
- * that could write before is proved unable to (KVP_OWNER_ANY), and by then those slots are swept again. */
+ * DEAD with a generation of the new term, so that no old writer can begin or finish. An old writer can then only store
+ * payload, and words in untouched slots. So the space between SEALED extents is free only once every process that could
+ * write before is proved unable to (KVP_OWNER_ANY), and by then those slots are swept again. */
 #ifndef KVP_NODE_CORE_NODE_H
 #define KVP_NODE_CORE_NODE_H
 
@@ -24,15 +25,15 @@
 #include "proto/segfmt.h"
 #include "proto/wire.h"
 
-#define KVP_NODE_ROUNDS_MAX 8u /* the most rounds of quiesce under way at once */
+#define KVP_NODE_ROUNDS_MAX 8u /* the most rounds of quiesce (waits for running copies) at once */
 /* the most incarnations that a live process may have left without stating that they have drained */
 #define KVP_NODE_LEFT_MAX 1024u
 
 typedef struct kvp_node_core kvp_node_core_t;
 
-/* The core's access to descriptors; slot is always in range. cas is sequentially consistent; fence is a full fence.
- * limit returns the lowest slot of the chunk from which on no slot was ever written. read copies a descriptor and its
- * key (room for KVP_KEY_MAX); false if kvp_desc_verify refuses the descriptor. */
+/* The core's access to descriptors (the records of objects); slot is always in range. cas is sequentially consistent;
+ * fence is a full fence. limit returns the lowest slot of the chunk from which on no slot was ever written. read copies
+ * a descriptor and its key (room for KVP_KEY_MAX); false if kvp_desc_verify refuses the descriptor. */
 typedef struct {
     uint64_t (*load)(void *arg, uint32_t chunk, uint32_t slot);
     bool (*cas)(void *arg, uint32_t chunk, uint32_t slot, uint64_t expect, uint64_t next);
@@ -63,7 +64,7 @@ typedef struct {
     const kvp_node_words_ops_t *words;
     void *words_arg;
     uint32_t max_attachments;
-    uint32_t sweep_slots; /* limit of slots that one call of a sweep examines; 0 = 65536 */
+    uint32_t sweep_slots; /* the most slots that one call of kvp_node_core_sweep examines; 0 = 65536 */
     uint64_t secret; /* the hash secret of tables whose keys peers choose; never sent */
 } kvp_node_core_conf_t;
 
@@ -86,9 +87,10 @@ kvp_node_core_t *kvp_node_core_create(const kvp_node_core_conf_t *conf);
 void kvp_node_core_destroy(kvp_node_core_t *core);
 
 /* Memory and pool. kvp_node_core_set_segment gives the core its memory: chunk_n chunks with `slots` descriptors each,
- * and last_slots in the last chunk: NOMEM. kvp_node_core_set_id sets the id under which the master mounted the memory.
- * kvp_node_core_drop_segment is called when the memory is closed: waiting extents are forgotten, and every attachment
- * must be closed. kvp_node_core_forget_pool also forgets terms and fences, which are valid within one pool only. */
+ * and last_slots in the last chunk. Error: NOMEM. kvp_node_core_set_id sets the id under which the master mounted the
+ * memory. kvp_node_core_drop_segment is called when the memory is closed: waiting extents are forgotten, and every
+ * attachment must be closed. kvp_node_core_forget_pool also forgets terms and fences, which are valid within one pool
+ * only. */
 kvp_err_t kvp_node_core_set_segment(kvp_node_core_t *core, uint32_t chunk_n, uint32_t slots, uint32_t last_slots)
     KVP_MUST_USE;
 void kvp_node_core_set_id(kvp_node_core_t *core, uint32_t segment_id);
@@ -96,20 +98,20 @@ void kvp_node_core_drop_segment(kvp_node_core_t *core);
 void kvp_node_core_forget_pool(kvp_node_core_t *core);
 
 /* kvp_node_core_see_term records a term that a master claims: STALE_TERM if a higher term was seen, INVALID for an
- * impossible term. A higher term fences all clients at once. The node obeys it after older grants were swept from the
- * memory: EAGAIN until then, also from every other call with a term. kvp_node_core_sweep sweeps the next slice, and
- * returns true while slices remain. kvp_node_core_term returns the highest term seen. kvp_node_core_mounted_term
- * returns the term in which the memory last had an id, 0 = never; from then on clients of that term may have grants.
- * If the master asked for a report, its term counts only from the report's last page on. */
+ * impossible term. A higher term fences all clients at once. The node obeys the new term after it has swept older
+ * grants from the memory; until then this call and every other call with a term return EAGAIN. kvp_node_core_sweep
+ * sweeps the next slice, and returns true while slices remain. kvp_node_core_term returns the highest term seen.
+ * kvp_node_core_mounted_term returns the term in which the memory last had an id, 0 = never; from then on clients of
+ * that term may have grants. If the master asked for a report, its term counts only from the report's last page on. */
 kvp_err_t kvp_node_core_see_term(kvp_node_core_t *core, uint32_t term) KVP_MUST_USE;
 bool kvp_node_core_sweep(kvp_node_core_t *core);
 bool kvp_node_core_is_sweeping(const kvp_node_core_t *core);
 uint32_t kvp_node_core_term(const kvp_node_core_t *core);
 uint32_t kvp_node_core_mounted_term(const kvp_node_core_t *core);
 
-/* kvp_node_core_link_lost is called when the master's connection is lost: the node obeys no order until the segment
- * has an id again. Extents on their way to free stay. The master gets the missed reports later or asks again; an
- * extent on its way is not added twice. */
+/* kvp_node_core_link_lost is called when the master's connection is lost: the node obeys no order until the segment has
+ * an id again. Retired extents that are not free yet stay in the core. The master gets the missed reports later or
+ * sends RETIRE again, which does not add an extent twice. */
 void kvp_node_core_link_lost(kvp_node_core_t *core);
 
 /* RETIRE. kvp_node_core_retire stores DEAD in the word of each slot, then a fence. It skips an extent whose slot has
@@ -152,8 +154,9 @@ bool kvp_node_core_take_fence(kvp_node_core_t *core, uint64_t *live_min_out);
  * kvp_node_core_report_begin starts a report, with descriptors and keys for generations from `since` on (0 = all,
  * UINT64_MAX = none). kvp_node_core_report_page appends the next page's records to tail and describes them. Each page
  * needs its answer before the next page: n bytes, KVP_RETIRE_DEAD for an extent that the master does not want. The
- * report ends with the answer to a page with is_last, which has no records, or with the connection. begin:
- * NO_SEGMENT. page: NOMEM, INVALID (no report, or a page without answer). answer: PROTO (wrong number of bytes). */
+ * report ends with the connection, or with the answer to a page with is_last, which has no records. Errors: begin:
+ * NO_SEGMENT, NOMEM. page: NOMEM, INVALID (no report, or a page without answer). answer: PROTO (wrong number of
+ * bytes). */
 typedef struct {
     uint32_t n;
     uint32_t chunk; /* the chunk of all extents of the page */
@@ -164,8 +167,8 @@ kvp_err_t kvp_node_core_report_page(kvp_node_core_t *core, kvp_buf_t *tail, kvp_
 kvp_err_t kvp_node_core_report_answer(kvp_node_core_t *core, const uint8_t *flags, uint32_t n) KVP_MUST_USE;
 
 /* Attachments. kvp_node_core_attach adds an attachment; proc is NULL for a peer on another host. INVALID (incarnation
- * 0, dead process), FENCED, BUSY (too many, or a new term is being obeyed), NOMEM. After an error the shell frees a new
- * process itself. */
+ * 0, dead process), FENCED, BUSY (too many attachments, or the sweep for a new term is under way), NOMEM. After an
+ * error the shell frees a new process itself. */
 void kvp_node_proc_init(kvp_node_proc_t *proc);
 void kvp_node_att_init(kvp_node_att_t *att);
 kvp_err_t kvp_node_core_attach(kvp_node_core_t *core, kvp_node_att_t *att, uint64_t incarnation, kvp_node_proc_t *proc)
@@ -203,7 +206,7 @@ void kvp_node_core_each_writer(kvp_node_core_t *core,
                                void (*fn)(void *arg, kvp_node_proc_t *proc, uint64_t incarnation), void *arg);
 
 /* kvp_node_core_audit checks every SEALED descriptor, makes DEAD those that no reader could accept, and counts all
- * and the broken descriptors. */
+ * SEALED descriptors and those that it made DEAD. */
 void kvp_node_core_audit(kvp_node_core_t *core, uint64_t *sealed_out, uint64_t *broken_out);
 
 void kvp_node_core_stats(const kvp_node_core_t *core, kvp_node_core_stats_t *stats_out);

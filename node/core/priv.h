@@ -26,7 +26,7 @@ typedef struct kvp_node_presence {
     uint32_t attachments;
 } kvp_node_presence_t;
 
-/* One incarnation of one process. Lives while attached, and as a writer until the proof that it stores nothing more. */
+/* An incarnation of a process. Lives while attached, and for a writer until it is proved to store nothing more. */
 typedef struct kvp_node_record {
     uint64_t incarnation;
     kvp_node_proc_t *proc;
@@ -49,7 +49,7 @@ typedef struct {
     kvp_list_t of_owner;
 } kvp_node_extent_t;
 
-/* An extent of a chunk, in the order of the report. */
+/* An extent that the report will contain. The array `told` has the extents of one chunk, by rising offset. */
 typedef struct {
     uint64_t offset, len;
     uint64_t word;
@@ -76,11 +76,10 @@ typedef enum {
 struct kvp_node_core {
     kvp_node_core_conf_t conf;
     uint32_t term; /* the obeyed term; 0 = none seen */
-    /* The writers of older terms have ended, but their last stores are not swept yet. Cleared at the end of a sweep
-     * over the slots that the term's own sweep did not cover. */
+    /* the new term for which the memory is being swept, becomes `term` at the end; 0 = no such sweep */
     uint32_t rising;
-    /* The old writers have ended. This takes effect at the end of a sweep over the slots that the term's own sweep did
-     * not cover. */
+    /* The writers of older terms have ended, and a sweep of their last stores is due: over the slots that the term's
+     * own sweep did not cover. */
     bool is_late_due;
     uint32_t sweep_chunk, sweep_slot; /* the next slot that the sweep looks at */
     uint32_t mounted_term;
@@ -90,12 +89,12 @@ struct kvp_node_core {
     uint32_t chunk_n;
     uint32_t slots;
     uint32_t last_slots;
-    uint32_t *swept; /* for each chunk: the number of slots that were swept when the term rose */
+    uint32_t *swept; /* for each chunk: the last sweep covered the slots below this number */
 
     bool is_changed; /* the state to save has changed since it was saved */
     uint32_t restored_seen; /* the highest term seen, from the book of the previous process */
 
-    kvp_idset_t fenced; /* the floor rose with the term, and kvp_node_core_take_fence has not reported this yet */
+    kvp_idset_t fenced; /* the fenced incarnations; the floor rises with the term */
     bool is_fence_due; /* the floor rose with the term, and take_fence has not reported it */
 
     kvp_list_t attachments;
@@ -103,17 +102,17 @@ struct kvp_node_core {
     kvp_list_t idle;
     kvp_list_t owners[KVP_NODE_OWNER_BUCKETS];
     kvp_list_t present[KVP_NODE_OWNER_BUCKETS];
-    kvp_node_owner_t any; /* the owner of extents of KVP_OWNER_ANY: proved when no old owner is left; has no writers */
+    kvp_node_owner_t any; /* the owner of KVP_OWNER_ANY extents: proved when no old owner is left; no writers */
     uint32_t old_owners;
-    kvp_mix_t mix; /* the secret hash of the two tables above */
+    kvp_mix_t mix; /* the secret hash of the tables owners and present */
 
-    kvp_list_t quiescing; /* extents that wait for their round, in rising order */
+    kvp_list_t quiescing; /* extents that wait for their round of quiesce, by rising round */
     kvp_list_t quarantined;
     kvp_list_t freed;
     kvp_list_t unused;
     void *blocks; /* the memory of the extents, a chain of blocks */
     uint64_t extents_cap;
-    uint64_t extents_n; /* the number of extents in the three lists, and in the table */
+    uint64_t extents_n; /* the number of extents in quiescing, quarantined and freed */
     kvp_list_t *table; /* hash table of extents by chunk and slot; its size is a power of two */
     uint64_t table_n;
     kvp_node_extent_t **batch; /* the extents of the open RETIRE, by index; NULL = free already */
@@ -147,7 +146,7 @@ void kvp_node_owners_are_old(kvp_node_core_t *core);
 kvp_node_owner_t *kvp_node_owner_find(kvp_node_core_t *core, uint64_t incarnation);
 
 /* kvp_node_extents_proved is called when no process stores as the owner any more: the extents that waited for this
- * proof continue. */
+ * proof no longer wait for it. */
 void kvp_node_extents_proved(kvp_node_core_t *core, kvp_node_owner_t *owner);
 /* kvp_node_extents_drop forgets every extent; kvp_node_extents_fini also frees the memory. */
 void kvp_node_extents_drop(kvp_node_core_t *core);

@@ -2,10 +2,10 @@
  * Extents between "retired" and "free": DEAD is stored, and the extent waits for a quiesce that began afterwards, and
  * for the proof that its writer cannot store any more.
  *
- * Design notes. Rounds of quiesce overlap, up to KVP_NODE_ROUNDS_MAX, so that a send stuck for a second delays only
- * the extents that were retired before it ended. The end of a round proves every earlier round: it began later, and
- * all sends that had begun before it are over. A master that lost the connection asks again for missed answers, so
- * extents are found by their slot. */
+ * Design notes. Rounds of quiesce overlap, up to KVP_NODE_ROUNDS_MAX, so that a send stuck for a second delays only the
+ * extents that were retired before it ended. The end of a round is also the end of every earlier round: all sends that
+ * began before the later round are over. A master that lost the connection asks again for missed answers, so extents
+ * are found by their slot. */
 #include "node/core/priv.h"
 
 #include "common/mutate.h"
@@ -172,7 +172,7 @@ check_slots(const kvp_node_core_t *core, const kvp_wire_slot_t *slots, uint32_t 
             return KVP_INVALID;
         if (slots[i].generation > kvp_gen_make(KVP_TERM_MAX, KVP_GEN_SEQ_MAX)) return KVP_INVALID;
     }
-    /* A correct master names each slot once, so more extents than slots are its error. */
+    /* A correct master names each slot once, so more extents on their way to free than slots are the master's error. */
     return n > KVP_BATCH_MAX || core->extents_n > slots_all ? KVP_LIMIT : KVP_OK;
 }
 
@@ -186,8 +186,8 @@ owner_of(kvp_node_core_t *core, const kvp_wire_slot_t *slot)
     return kvp_node_owner_find(core, slot->owner);
 }
 
-/* disown_extent ends an extent's wait for a proof, because the writer is proved or has itself stated that it has no
- * store under way there. */
+/* disown_extent ends an extent's wait for a proof, because the writer is proved to be over, or has itself stated that
+ * it has no store under way there. */
 static void
 disown_extent(kvp_node_core_t *core, kvp_node_extent_t *e)
 {
@@ -214,7 +214,7 @@ enter_extent(kvp_node_core_t *core, const kvp_wire_slot_t *slot)
     return e;
 }
 
-/* want_cut records a writer to cut. The extents of one attempt are adjacent, so a writer is rarely recorded twice. */
+/* want_cut records a writer whose connections must end. A put's extents are adjacent, so duplicates are rare. */
 static void
 want_cut(kvp_node_core_t *core, uint64_t owner)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The words of the slots: where they end, and how one becomes DEAD. */
+ * The state words of slots: the number of slots of a chunk, and the store of DEAD into a word. */
 #include "node/core/priv.h"
 
 #include "common/mutate.h"

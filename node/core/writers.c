@@ -210,7 +210,7 @@ kvp_node_core_open_write(kvp_node_core_t *core, kvp_node_att_t *att)
 {
     kvp_node_record_t *r = att->record;
 
-    /* A record made by a late message of a dead process would never end, because no death follows. */
+    /* No record for a dead process: its death was handled before, so nothing would end the record. */
     if (r == NULL || r->proc->is_dead || att->is_closing) return KVP_INVALID;
     if (r->owner != NULL) return KVP_OK;
     if (r->proc->left >= KVP_NODE_LEFT_MAX) return KVP_LIMIT;
@@ -233,7 +233,7 @@ kvp_node_core_restore_writer(kvp_node_core_t *core, kvp_node_proc_t *proc, uint6
         record_drop_if_done(core, r);
         return err;
     }
-    /* counted without a limit, because the previous process of the node had admitted these incarnations */
+    /* no check against KVP_NODE_LEFT_MAX: the node's previous process admitted these incarnations */
     proc->left++;
     if (incarnation >> KVP_INCARNATION_SEQ_BITS < core->term && !r->owner->is_old) {
         r->owner->is_old = true;

@@ -72,8 +72,8 @@ on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *res
 {
     kvp_node_admin_t *admin = arg;
     const kvp_node_info_t *info = &admin->info;
-    /* Not being mounted is not unhealthy: the cause may be the master, and a supervisor must not kill the memory for
-     * it. */
+    /* The status is 200 even if the node is not mounted: the cause may be the master, and a supervisor must not kill
+     * the node (and lose its memory) for it. */
     kvp_jsonw_t answer = kvp_http_json(response, 200);
     bool is_tier_ill;
 

@@ -27,7 +27,7 @@ typedef struct {
     kvp_node_admin_t admin;
     kvp_node_rest_t rest;
     kvp_hostport_t http_bound; /* the bound HTTP address; host "" = no HTTP */
-    kvp_err_t err; /* the error that ended the daemon without a request */
+    kvp_err_t err; /* the error that ended the daemon; OK after a stop request */
 } daemon_t;
 
 static void
@@ -132,7 +132,7 @@ build_http(daemon_t *d, const kvp_node_opts_t *s)
     return err != KVP_OK ? err : kvp_http_start(d->http, &s->http, &d->http_bound);
 }
 
-/* tear_down frees whatever was built. on_stop closes the loop's handles, which needs a last uv_run. */
+/* tear_down frees the parts that were built. on_stop closes the loop's handles, which needs a last uv_run. */
 static void
 tear_down(daemon_t *d)
 {
@@ -164,7 +164,7 @@ main(int argc, char **argv)
     rc = kvp_conf_parse(&conf, argc, argv, &settings);
     if (rc != KVP_CONF_RUN) goto out;
     kvp_limit_raise_files();
-    d.err = build_loop(&d); /* built first, because libuv aborts if no descriptor is left */
+    d.err = build_loop(&d); /* built first, because libuv aborts if no file descriptor is left */
     if (d.err == KVP_OK) d.err = build_node(&d, &settings);
     if (d.err == KVP_OK) d.err = build_http(&d, &settings);
     is_usage = d.err == KVP_INVALID;

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* the time limit of opening the client handle, for which a stop of the daemon may have to wait */
+/* the time limit for opening the client handle; a stop of the daemon may have to wait as long */
 #define OPEN_MS 2000
 /* the time between attempts to open the handle; requests that waited for a failed attempt get its error */
 #define AGAIN_NS KVP_NS_PER_S

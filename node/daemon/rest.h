@@ -33,7 +33,7 @@ typedef struct {
 kvp_err_t kvp_node_rest_init(kvp_node_rest_t *rest, kvp_http_t *http, const kvp_node_opts_t *opts, kvp_node_t *node)
     KVP_MUST_USE;
 
-/* kvp_node_rest_stop wakes handlers that wait, and later requests get 503. Call it before the HTTP server's stop,
+/* kvp_node_rest_stop ends the calls of waiting handlers; later requests get 503. Call it before the HTTP server's stop,
  * which waits for the handlers. */
 void kvp_node_rest_stop(kvp_node_rest_t *rest);
 

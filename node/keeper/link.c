@@ -44,8 +44,8 @@ kvp_keeper_link_close(kvp_keeper_link_t *l)
     l->fd = -1;
 }
 
-/* make_environment returns this process's environment without variables that set options of other programs. The
- * caller owns the array but not its texts. NULL = no memory. */
+/* make_environment returns this process's environment without KVPOOL_CONFIG, which names this program's file of
+ * options. The caller owns the array but not its texts. NULL = no memory. */
 static char **
 make_environment(void)
 {
@@ -60,7 +60,7 @@ make_environment(void)
     return copy;
 }
 
-/* Starts a keeper. The started process ends once the keeper listens in the background. */
+/* Starts a keeper. The started process ends once its child, the keeper, listens in the background. */
 static kvp_err_t
 start_keeper(kvp_keeper_link_t *l)
 {

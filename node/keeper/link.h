@@ -6,7 +6,7 @@
 
 #include "node/keeper/packet.h"
 
-#define KVP_KEEPER_SEND_MS 200 /* how long a node waits for the keeper to take a message */
+#define KVP_KEEPER_SEND_MS 200 /* how long a node waits for room in the keeper's queue */
 
 typedef struct {
     char name[KVP_NAME_MAX + 1];
@@ -14,7 +14,7 @@ typedef struct {
     struct sockaddr_un at;
     uint64_t hold_ms;
     int fd; /* the connected socket to the keeper; -1 = none */
-    int starting; /* the process that was started and will leave the keeper in the background; 0 = none */
+    int starting; /* the started process, which ends once the keeper runs in the background; 0 = none */
     uint64_t started_ns;
     bool has_complained; /* the failure to start a keeper was logged */
 } kvp_keeper_link_t;
@@ -25,15 +25,15 @@ kvp_err_t kvp_keeper_link_init(kvp_keeper_link_t *l, const char *name, uint64_t 
 void kvp_keeper_link_close(kvp_keeper_link_t *l);
 
 /* kvp_keeper_link_call connects and sends HELLO, which the keeper answers with WELCOME; is_new is the field of HELLO.
- * EAGAIN: no keeper runs yet but one is starting, or the keeper is busy; call again in a moment. SYS (logged once):
- * no keeper can be started. Does not wait. */
+ * EAGAIN: no keeper runs yet but one is starting, or the keeper is busy; call again in a moment. SYS, logged: no
+ * socket, another user's listener, or no keeper can be started (logged once). Does not wait. */
 kvp_err_t kvp_keeper_link_call(kvp_keeper_link_t *l, bool is_new) KVP_MUST_USE;
 
 /* kvp_keeper_link_reap reaps the started process if it has exited. False: it still runs. Does not wait. */
 bool kvp_keeper_link_reap(kvp_keeper_link_t *l);
 
-/* kvp_keeper_link_meet calls the keeper until a WELCOME arrives, for at most answer_ns. While another process uses
- * the keeper, it retries for at most busy_ns, then returns BUSY with this process's number in welcome_out->pid. Other
+/* kvp_keeper_link_meet calls the keeper until a WELCOME arrives, for at most answer_ns. While another process uses the
+ * keeper, it retries for at most busy_ns, then returns BUSY with the other process's pid in welcome_out->pid. Other
  * errors: DEADLINE, VERSION, SYS, ... */
 kvp_err_t kvp_keeper_link_meet(kvp_keeper_link_t *l, uint64_t answer_ns, uint64_t busy_ns,
                                kvp_keeper_msg_t *welcome_out) KVP_MUST_USE;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * kvpool-keeper: holds the memory of one node, known by the node's name, while the node is killed or replaced. It has
- * one thread and only holds descriptors: the keeper never reads the memory.
+ * one thread and only holds file descriptors: the keeper never reads the memory.
  *
  * Design notes.
- * - The packets that a node sent are all read before its connection counts as closed, so the keeper knows all that
- *   the node sent, however the node ended.
+ * - The packets that a node sent are all read before its connection counts as closed, so the keeper knows all that the
+ *   node sent, however the node ended.
  * - Memory is given to another process only after the end of the node's process (by its pidfd): by then the node's
  *   connections, queue pairs and mappings are closed, and only those of other processes remain. */
 #include "node/keeper/packet.h"
@@ -260,8 +260,8 @@ on_hello(keeper_t *k, const kvp_keeper_msg_t *hello, int fd, int pidfd)
     bool is_same;
 
     if (err == KVP_OK && strcmp(hello->name, k->settings->name) != 0) err = KVP_INVALID;
-    /* A new node waits for the end of a killed node process, whose packets are read first. A live node may connect
-     * again. */
+    /* Another process gets BUSY until the previous node process has ended and its packets are read. The node process
+     * itself may connect again. */
     is_same = pid == k->node_pid && (hello->is_new || k->conn_fd < 0);
     if (err == KVP_OK && !is_same && (has_node(k) || k->conn_fd >= 0)) err = KVP_BUSY;
     if (err == KVP_OK) {
@@ -352,8 +352,8 @@ obey_node(keeper_t *k, const kvp_keeper_msg_t *msg, const int *fds)
     }
 }
 
-/* Handles a message of the node. If it cannot be carried out, the memory must not be adopted without its content: the
- * keeper drops its state and closes the connection, and the node hands over everything again. */
+/* Handles a message of the node. If it cannot be carried out, no node may adopt the memory without the message's
+ * content: the keeper drops its state and closes the connection, and the node hands over everything again. */
 static void
 on_message(keeper_t *k)
 {
@@ -375,8 +375,8 @@ on_message(keeper_t *k)
 }
 
 /* ---- the loop */
-/* Frees memory after its hold time. Ends a keeper that has no memory for long enough, or whose socket no node can
- * find any more. */
+/* Frees memory after its hold time. Ends a keeper that had neither node nor memory for idle_ns, or whose socket no node
+ * can find any more. */
 static void
 look_around(keeper_t *k)
 {
@@ -483,7 +483,7 @@ keep_memory(const settings_t *settings)
                   .table_pid = -1};
     sigset_t stops, open;
 
-    /* Descriptors inherited through the node are closed: for example, an inherited file lock would outlive its
+    /* File descriptors inherited through the node are closed: for example, an inherited file lock would outlive its
      * owner. */
     if (syscall(SYS_close_range, STDERR_FILENO + 1, ~0u, 0u) != 0) kvp_log_debug("keeper", "files stay open: %m");
     if (listen_alone(&k) != KVP_OK) return 1;

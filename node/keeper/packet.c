@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* The buffer for descriptors has room for one more than is legal, so that too many are detected and not cut off. */
+/* The buffer for file descriptors has room for one more than is legal: too many are then detected, not cut off. */
 #define ROOM CMSG_SPACE((KVP_KEEPER_FDS_MAX + 1) * sizeof(int))
 
 kvp_err_t

@@ -92,7 +92,7 @@ kvp_keeper_table_bytes(const kvp_keeper_table_t *t)
     return bytes;
 }
 
-/* Frees the pages of a memory file. The files with descriptors come before the payload files, so a reader with
+/* punch_out frees the pages of a memory file. The caller frees metadata files before payload files, so a reader with
  * mappings finds no SEALED word of freed payload. */
 static void
 punch_out(int fd)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The state of a keeper: the memory files of one segment in their order, and the processes that may store to them.
- * Owns the descriptors. Not thread-safe. */
+ * The state of a keeper: the memory files of one segment in their order, and the processes that may store to them. Owns
+ * the file descriptors. Not thread-safe. */
 #ifndef KVP_NODE_KEEPER_TABLE_H
 #define KVP_NODE_KEEPER_TABLE_H
 
@@ -22,11 +22,11 @@ typedef struct {
     size_t writers_cap;
 } kvp_keeper_table_t;
 
-/* kvp_keeper_table_files adds the descriptors of a FILES message, and takes them in every case: INVALID (not the next
- * files in order), NOMEM. */
+/* kvp_keeper_table_files adds the file descriptors of a FILES message, and owns them in every case. Errors: INVALID
+ * (not the next files in order), NOMEM. */
 kvp_err_t kvp_keeper_table_files(kvp_keeper_table_t *t, const kvp_keeper_msg_t *msg, const int *fds) KVP_MUST_USE;
 
-/* kvp_keeper_table_writer adds a writer unless it is listed, and takes pidfd in every case: LIMIT, NOMEM.
+/* kvp_keeper_table_writer adds a writer unless it is listed, and owns pidfd in every case. Errors: LIMIT, NOMEM.
  * kvp_keeper_table_over removes the incarnation of the process, or all of the process if incarnation is 0. */
 kvp_err_t kvp_keeper_table_writer(kvp_keeper_table_t *t, uint64_t process, uint64_t incarnation, int pidfd)
     KVP_MUST_USE;

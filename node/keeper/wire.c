@@ -14,7 +14,7 @@ kvp_keeper_msg_make(kvp_keeper_kind_t kind, uint32_t fds_n, const char *name)
     return msg;
 }
 
-/* Returns whether a message has the number of descriptors, the name and the fields that its kind needs. */
+/* Returns whether a message has the number of file descriptors, the name and the fields that its kind needs. */
 static bool
 has_right_parts(const kvp_keeper_msg_t *m)
 {

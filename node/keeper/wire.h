@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The messages between a node and its keeper: each message is one packet of fixed form on a Unix socket, some with
+ * The messages between a node and its keeper: each message is one packet of fixed form on a Unix socket, some with file
  * descriptors attached. PROTOCOL "Keeper". Pure functions. */
 #ifndef KVP_NODE_KEEPER_WIRE_H
 #define KVP_NODE_KEEPER_WIRE_H
@@ -9,7 +9,7 @@
 
 #define KVP_KEEPER_MAGIC 0x4b50564bu /* the bytes "KVPK" */
 #define KVP_KEEPER_VERSION 1u
-#define KVP_KEEPER_FDS_MAX 64u /* the most descriptors attached to a message */
+#define KVP_KEEPER_FDS_MAX 64u /* the most file descriptors attached to a message */
 /* the most memory files: two for each chunk that a node may have, and the book */
 #define KVP_KEEPER_FILES_MAX (2u * 65536u + 1u)
 #define KVP_KEEPER_WRITERS_MAX 65536u
@@ -36,7 +36,7 @@ typedef struct {
     uint32_t magic;
     uint16_t version;
     uint8_t kind;
-    uint8_t fds_n; /* the number of descriptors attached to the message */
+    uint8_t fds_n; /* the number of file descriptors attached to the message */
     uint32_t first;
     uint32_t total;
     uint32_t writers;

@@ -11,7 +11,7 @@
 #define KVP_BOOK_MAGIC 0x31304b4f4f42564bull /* the bytes "KVBOOK01" */
 #define KVP_BOOK_VERSION 1u
 #define KVP_BOOK_CHUNK_BYTES 4u /* bytes of the core's state for each chunk */
-/* bytes of the core's state for the rest: some thousand ranges of fenced clients */
+/* room for the rest of the core's state: some thousand ranges of fenced incarnations */
 #define KVP_BOOK_REST_BYTES (96u << 10)
 
 /* A book. The zero value with mem.fd -1 is no book. */
@@ -20,13 +20,13 @@ typedef struct {
     uint64_t saves;
 } kvp_node_book_t;
 
-/* kvp_node_book_make creates a book for mem, marked as not whole: SYS. kvp_node_book_close closes the file, which
- * other processes may still have; legal on an empty value. */
+/* kvp_node_book_make creates a book for mem, marked as not whole. Error: SYS. kvp_node_book_close closes the file,
+ * which other processes may still have; legal on an empty value. */
 kvp_err_t kvp_node_book_make(kvp_node_book_t *book, const kvp_node_mem_t *mem) KVP_MUST_USE;
 void kvp_node_book_close(kvp_node_book_t *book);
 
-/* kvp_node_book_open opens a book that the keeper held, and takes fd in every case. Returns the description of the
- * book's memory: PROTO, VERSION. */
+/* kvp_node_book_open opens a book that the keeper held, and owns fd in every case. Returns the description of the
+ * book's memory. Errors: PROTO, VERSION. */
 kvp_err_t kvp_node_book_open(kvp_node_book_t *book, int fd, kvp_node_mem_conf_t *conf_out, uint8_t uuid_out[16])
     KVP_MUST_USE;
 
@@ -42,7 +42,7 @@ bool kvp_node_book_save(kvp_node_book_t *book, const void *bytes, size_t len);
 bool kvp_node_book_load(kvp_node_book_t *book, const uint8_t **bytes_out, size_t *len_out) KVP_MUST_USE;
 
 /* kvp_node_book_save_owner saves the tenant of a chunk, as set by kvp_node_mem_set_owner. kvp_node_book_load_owners
- * reads the tenants of all chunks into mem; a damaged entry counts as no tenant. */
+ * reads the tenants of all chunks into mem; an entry with a wrong checksum counts as no tenant. */
 void kvp_node_book_save_owner(kvp_node_book_t *book, const kvp_node_mem_t *mem, uint32_t chunk);
 void kvp_node_book_load_owners(const kvp_node_book_t *book, kvp_node_mem_t *mem);
 

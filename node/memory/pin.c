@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #define CPUS_A_THREAD 2
-/* the tested part is larger than the memory that systems commonly let a process lock */
+/* kvp_node_pin_check registers this much, which is more than systems commonly let a process lock */
 #define CHECK_BYTES (16ull << 20)
 #define NICE 10 /* a lower priority than the threads that serve */
 
@@ -167,7 +167,7 @@ run_grant(kvp_node_pin_t *p, kvp_node_grant_t *taken)
 }
 
 /* ---- the threads. The lock is held. */
-/* take_wanted and take_rest return the next chunk to register; chunk_n = there is none. */
+/* take_wanted returns the next chunk that a client asked for, take_rest the next other chunk; chunk_n = none. */
 static uint32_t
 take_wanted(kvp_node_pin_t *p)
 {
@@ -212,7 +212,7 @@ run_chunk(kvp_node_pin_t *p, uint32_t chunk)
     note_chunk(p, chunk, is_ok);
 }
 
-/* Does the next piece of work. Returns false if there is none. */
+/* Registers the next chunk, or makes the keys of the next grant. Returns false if there is no work. */
 static bool
 run_next(kvp_node_pin_t *p)
 {
@@ -235,7 +235,7 @@ pin_main(void *arg)
 {
     kvp_node_pin_t *p = arg;
 
-    /* On Linux 0 stands for this thread, not for the process. */
+    /* For setpriority on Linux, 0 is the calling thread, not the process. */
     if (setpriority(PRIO_PROCESS, 0, NICE) != 0) kvp_log_debug("node", "registering at full priority: %m");
     pthread_mutex_lock(&p->lock);
     while (!p->is_stopping)

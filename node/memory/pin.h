@@ -69,10 +69,9 @@ uint32_t kvp_node_pin_threads(long cpus, uint32_t chunk_n);
 kvp_err_t kvp_node_pin_check(kvp_tp_t *tp, const kvp_node_mem_t *mem) KVP_MUST_USE;
 
 /* kvp_node_pin_start registers mem's chunks with the slow transports among the n, in threads of its own, and does not
- * wait: mrs_err of a chunk has the result. mem and the transports are borrowed until stop. NOMEM, or SYS,
- * which is logged.
- * kvp_node_pin_stop returns once no registration is under way, after the time of one chunk at most; registered chunks
- * stay registered. Legal on a zeroed and on a stopped value. */
+ * wait: mrs_err of a chunk has the result. mem and the transports are borrowed until kvp_node_pin_stop. NOMEM, or SYS,
+ * which is logged. kvp_node_pin_stop returns once no registration is under way, after the time of one chunk at most;
+ * registered chunks stay registered. Legal on a zeroed and on a stopped value. */
 kvp_err_t kvp_node_pin_start(kvp_node_pin_t *p, kvp_node_mem_t *mem, kvp_tp_t *const *tps, size_t n) KVP_MUST_USE;
 void kvp_node_pin_stop(kvp_node_pin_t *p);
 

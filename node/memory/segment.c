@@ -107,7 +107,7 @@ populate_main(void *arg)
         }
         pthread_mutex_lock(&p->lock);
         if (old != NULL && old == cur.mem)
-            cur = (cursor_t){.is_done = true}; /* the struct of new memory may get the same address */
+            cur = (cursor_t){.is_done = true}; /* reset the cursor: the struct of new memory may get the same address */
         else if (cur.mem == p->mem)
             p->populated_bytes += n;
     }

@@ -25,7 +25,7 @@ typedef struct {
     /* the registrations with each serving transport, by index; used by tps.c */
     kvp_mr_t *payload_mrs[KVP_NODE_TPS_MAX];
     kvp_mr_t *meta_mrs[KVP_NODE_TPS_MAX];
-    /* for each transport. OK: registered; EAGAIN: not yet; NOTSUP: cannot be registered */
+    /* the state of the registration with each transport. OK: done; EAGAIN: not done yet; NOTSUP: failed for good */
     _Atomic kvp_err_t mrs_err[KVP_NODE_TPS_MAX];
     char tenant[KVP_TENANT_NAME_MAX + 1]; /* the tenant of the chunk's objects; writers could change the copy in meta */
 } kvp_node_chunk_t;
@@ -48,9 +48,9 @@ typedef struct {
     bool is_kept; /* another process has the files: destroying the struct leaves the pages */
 } kvp_node_mem_t;
 
-/* kvp_node_chunk_default returns the default size of a chunk: a sixteenth of the memory, so that sixteen tenants get
- * a chunk each, as a power of two from KVP_NODE_CHUNK_SMALL to KVP_NODE_CHUNK_USUAL. Larger if there would be more
- * than KVP_NODE_CHUNKS_USUAL chunks, because each chunk costs descriptors and mappings. */
+/* kvp_node_chunk_default returns the default size of a chunk: a sixteenth of the memory, so that sixteen tenants get a
+ * chunk each, as a power of two from KVP_NODE_CHUNK_SMALL to KVP_NODE_CHUNK_USUAL. Larger if there would be more than
+ * KVP_NODE_CHUNKS_USUAL chunks, because each chunk costs file descriptors and mappings. */
 uint64_t kvp_node_chunk_default(uint64_t size_bytes);
 
 /* kvp_node_mem_create makes and maps the files of all chunks. Only the superblocks are populated. NOMEM, or SYS (too
@@ -58,8 +58,8 @@ uint64_t kvp_node_chunk_default(uint64_t size_bytes);
 kvp_err_t kvp_node_mem_create(const kvp_node_mem_conf_t *conf, kvp_node_mem_t **mem_out) KVP_MUST_USE;
 
 /* kvp_node_mem_adopt maps the files of memory that another process created: the metadata of all chunks, then the
- * payload of all chunks. It compares the superblocks with conf and uuid: PROTO, or VERSION, with *why_out for the
- * log; NOMEM. Takes all descriptors in every case. */
+ * payload of all chunks. It compares the superblocks with conf and uuid: PROTO, or VERSION, with *why_out for the log;
+ * NOMEM. Owns all file descriptors in every case. */
 kvp_err_t kvp_node_mem_adopt(const kvp_node_mem_conf_t *conf, const uint8_t uuid[16], const int *fds,
                              kvp_node_mem_t **mem_out, const char **why_out) KVP_MUST_USE;
 
@@ -78,8 +78,8 @@ void kvp_node_mem_destroy(kvp_node_mem_t *mem);
 /* kvp_node_mem_set_term writes the highest obeyed term into the superblocks. */
 void kvp_node_mem_set_term(kvp_node_mem_t *mem, uint32_t term);
 
-/* kvp_node_mem_set_owner records the tenant of the chunk, a name of at most KVP_TENANT_NAME_MAX bytes, here and after
- * the chunk's superblock. False: there is no such chunk, or the name is invalid. */
+/* kvp_node_mem_set_owner records the tenant of the chunk, a name of at most KVP_TENANT_NAME_MAX bytes, in mem and after
+ * the superblock in the chunk's metadata. False: there is no such chunk, or the name is invalid. */
 bool kvp_node_mem_set_owner(kvp_node_mem_t *mem, uint32_t chunk, const char *tenant);
 
 /* kvp_node_mem_words gives the core access to descriptors. Its argument is a kvp_node_mem_t ** of the control
@@ -99,7 +99,7 @@ typedef struct {
 } kvp_node_populate_t;
 
 /* kvp_node_populate_start starts the thread that populates and destroys memory: SYS. kvp_node_populate_stop ends the
- * thread after at most two steps, and destroys the memory in its list; legal on a zeroed value. */
+ * thread after its current step or destruction, and destroys the memory in its list; legal on a zeroed value. */
 kvp_err_t kvp_node_populate_start(kvp_node_populate_t *p, bool is_lazy) KVP_MUST_USE;
 void kvp_node_populate_stop(kvp_node_populate_t *p);
 

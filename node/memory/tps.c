@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The transports that serve a node's memory, and their lanes. */
+ * The transports that serve a node's memory, and their lanes (the threads that serve data). */
 #include "node/memory/tps.h"
 
 #include "common/clock.h"
@@ -34,7 +34,7 @@ lane_main(void *arg)
 static kvp_err_t
 start_lanes(kvp_node_tps_t *t, kvp_tp_t *tp, uint32_t lanes)
 {
-    /* A turn without waiting shows whether the transport has a serving side. */
+    /* serve with a wait of 0 returns NOTSUP if the transport has no serving side. */
     if (tp->ops->serve(tp, 0, 0) == KVP_NOTSUP) return KVP_OK;
     for (uint32_t i = 0; i < lanes; i++) {
         kvp_node_lane_t *l = &t->lanes[t->lanes_n];
@@ -88,7 +88,7 @@ listen_by_itself(kvp_tp_t *tp, const kvp_hostport_t *at)
     return (tp->ops->caps & KVP_TP_OWN_PORT) == 0 ? KVP_OK : tp->ops->listen(tp, at, &bound);
 }
 
-/* Adds an instance: registers the memory if that is quick, and opens the port. No thread serves it yet. */
+/* add_tp adds a transport's instance: registers the memory if that is quick, and opens the port. No lane serves yet. */
 static kvp_err_t
 add_tp(kvp_node_tps_t *t, const kvp_transport_ops_t *ops, const kvp_tp_conf_t *conf, const kvp_hostport_t *listen_at)
 {

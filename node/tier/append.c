@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The log's end: buffers, the open page, and the order of writes.
+ * The end of a device's log of records: buffers, the page being written, and the order of writes.
  *
  * Design notes.
  * - Several buffers are written at once, but a record is durable only when its buffer and all earlier buffers are. A
  *   buffer is written only after the headers of all pages that it reaches into are on the device.
  * - A record lies whole in one buffer. A record longer than a buffer gets a buffer of its own length.
- * - A new page begins when a record ends after the page's end, or would cross the ring's end; the new page starts
- *   with the table of the previous page. */
+ * - A new page begins when a record ends after the page's end, or would cross the ring's end; the new page starts with
+ *   the table of the previous page. */
 #include "node/tier/priv.h"
 
 #include <stdlib.h>
@@ -134,7 +134,7 @@ kvp_tier_core_flush(kvp_tier_core_t *core)
     seal_buf(core, core->heads_begun);
 }
 
-/* Begins a buffer after the last written bytes; pos is a multiple of a block here. */
+/* begin_buf begins a buffer at the log's end; core->pos is a multiple of a block here. */
 static bool
 begin_buf(kvp_tier_core_t *core, uint64_t bytes)
 {
@@ -201,8 +201,8 @@ append_table(kvp_tier_core_t *core, kvp_tier_table_t *table)
 
     if (table->n == 0 || bytes > core->conf.geo.page_bytes - kvp_align_up(core->pos, KVP_TIER_BLOCK)) return;
     if (!has_room(core, bytes)) {
-        /* The buffer has the end of a record that continues into this page, so it must wait for the page's header: the
-         * next header write to begin, hence + 1. */
+        /* The buffer has the end of a record that continues into this page, so the buffer must wait for the page's
+         * header. This is the next header write to begin: heads_begun + 1. */
         seal_buf(core, core->heads_begun + 1);
         if (!begin_buf(core, bytes)) return;
     }
@@ -232,7 +232,7 @@ write_header(kvp_tier_core_t *core)
     const kvp_tier_geo_t *geo = &core->conf.geo;
     uint64_t off = first_not_durable(core) - geo->pages_off, place = off / geo->page_bytes;
 
-    /* A page that is full to its end is followed by the next page. */
+    /* the number, at most head, of the page at `place`; if the page `head` is full, `place` is the place after it */
     core->header.durable_page = core->head - (core->head % geo->pages + geo->pages - place) % geo->pages;
     core->header.durable_at = (uint32_t)(off % geo->page_bytes);
     kvp_tier_slot(core, core->head)->run = core->header.run;
@@ -241,8 +241,8 @@ write_header(kvp_tier_core_t *core)
         core->has_failed = true;
 }
 
-/* Begins a new page. first is the offset where the record ends that continues into the new page; its bytes are in the
- * buffer. */
+/* Begins a new page. A record that continues into the new page ends there at the offset first; its bytes are in the
+ * buffer. 0 = no such record. */
 static void
 turn_page(kvp_tier_core_t *core, uint32_t first)
 {
@@ -278,7 +278,7 @@ kvp_tier_reserve(kvp_tier_core_t *core, uint64_t bytes, bool may_use_last, uint8
     /* in a new page a table precedes the record: 1/16 of the page is left for the table */
     if (bytes > geo->page_bytes - geo->page_bytes / 16) return KVP_NO_SPACE;
     if (!may_use_last && core->head != 0 && kvp_tier_free_pages(core) == 0)
-        return KVP_NO_SPACE; /* the last page is reserved for kept records */
+        return KVP_NO_SPACE; /* the last free page is for tombstones and reclaim's copies */
     if (!has_room(core, bytes) && core->full_n >= KVP_TIER_BUFS_MAX) return KVP_EAGAIN;
     if (core->is_run_due) begin_run(core);
     for (uint32_t tries = 0; tries < 3; tries++) {
@@ -356,8 +356,8 @@ kvp_tier_core_write(kvp_tier_core_t *core, const kvp_tier_meta_t *meta, const vo
     return KVP_OK;
 }
 
-/* Hides a digest's records. While a page is being reclaimed, its records have left the index, but would be back if
- * the process ended now; so a tombstone is appended even without an entry. */
+/* Hides a digest's records. While a page is reclaimed, its records that were given up have left the index, but a
+ * recovery would find them on the device. So a tombstone is appended even without an index entry. */
 kvp_err_t
 kvp_tier_core_drop(kvp_tier_core_t *core, kvp_digest_t digest, uint64_t version, uint64_t *serial_out)
 {

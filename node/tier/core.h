@@ -81,10 +81,9 @@ typedef struct kvp_tier_read {
 } kvp_tier_read_t;
 void kvp_tier_core_read(kvp_tier_core_t *core, kvp_tier_read_t *read);
 
-/* Reclaim. kvp_tier_core_is_short returns whether pages must be reclaimed. kvp_tier_core_step continues the reclaim.
- * kvp_tier_core_propose and kvp_tier_core_answer are as in tier.h. */
+/* Reclaim. kvp_tier_core_is_short returns whether pages must be reclaimed. kvp_tier_core_step continues the reclaim;
+ * it keeps at most budget_bytes of a page's records. kvp_tier_core_propose and _answer are as in tier.h. */
 bool kvp_tier_core_is_short(const kvp_tier_core_t *core);
-/* continues the reclaim; keeps at most budget_bytes of a page's records */
 void kvp_tier_core_step(kvp_tier_core_t *core, uint64_t budget_bytes);
 bool kvp_tier_core_has_proposal(const kvp_tier_core_t *core);
 bool kvp_tier_core_propose(kvp_tier_core_t *core, kvp_tier_proposal_t *proposal_out);

@@ -45,12 +45,12 @@ typedef struct kvp_tier_device_file {
     uint64_t size_bytes;
     int fd;
     kvp_tier_device_state_t state;
-    bool is_apart; /* the descriptor is in a table of the tier's thread, which no child inherits */
+    bool is_apart; /* fd is in the tier's thread's own descriptor table, which no child inherits */
     kvp_tier_geo_t geo;
     kvp_tier_super_t super; /* the superblock to write; pool, uuid, identity and epoch as super_state says */
     kvp_tier_super_state_t super_state;
-    /* the position in the index up to which no record is in a slot that moved to another device; UINT64_MAX: no
-     * record is */
+    /* the progress (a cursor of the index) of the sweep that drops records of slots that moved to another device;
+     * UINT64_MAX: the sweep is over */
     uint64_t sweep;
     kvp_tier_stats_t stats; /* the counters of the device's cores */
     kvp_tier_engine_t engine;
@@ -63,7 +63,7 @@ typedef struct kvp_tier_device_file {
         _Atomic bool is_over;
         char why[KVP_TIER_WHY_MAX]; /* the error text of opening the device; "" = no error. Valid once is_over */
     } job;
-    kvp_tier_core_t *core; /* NULL: the device is switched off, or not begun */
+    kvp_tier_core_t *core; /* NULL: the device is switched off, or its records are not recovered yet */
     _Atomic uint32_t losses; /* how often the device was switched off */
     /* The fields from here on belong to the tier's thread. */
     kvp_tier_stall_t stalls[2]; /* the stall states: [0] of reads, [1] of writes */
@@ -77,7 +77,7 @@ typedef struct kvp_tier_device_file {
     kvp_list_t readings; /* a list of kvp_tier_reading_t.link: reads under way */
     uint32_t readings_n;
     uint64_t readings_bytes;
-    bool has_told_error, has_told_damage; /* the first failed request, and the first damaged record, was logged */
+    bool has_told_error, has_told_damage; /* logged: the first failed request; the first wrong checksum */
     uint32_t bad_reads; /* the number of reads that failed in a row */
     uint64_t waits_since_ns; /* the time since which the core's buffer has unwritten bytes; 0 = the buffer is empty */
     uint64_t retry_at_ns; /* the time when a switched-off device is tried again; 0 = no retry is needed */

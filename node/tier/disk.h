@@ -16,7 +16,7 @@ typedef struct {
     const char *name;
     kvp_err_t (*open)(kvp_tier_engine_t *engine);
     void (*close)(kvp_tier_engine_t *engine);
-    /* begins the request after its moved bytes; false = not now */
+    /* begins the rest of a request, after its `moved` bytes; false = cannot begin now */
     bool (*begin)(kvp_tier_engine_t *engine, kvp_tier_io_t *io);
     /* Returns the next finished request, and the result of its system call in *result_out; NULL = none. */
     kvp_tier_io_t *(*end)(kvp_tier_engine_t *engine, int64_t *result_out);

@@ -64,11 +64,11 @@ typedef struct {
      * device */
     uint64_t durable_page;
     uint32_t durable_at; /* the offset in the page durable_page; all earlier bytes were durable */
-    uint32_t run; /* the number of starts that have written in the page */
-    uint32_t first; /* the offset in the page at which the first record that begins in the page must be searched */
+    uint32_t run; /* the number of runs in the page; each start that writes there begins one */
+    uint32_t first; /* the offset from which on to search the first record that begins in this page */
     uint32_t table_at; /* the offset in this page of the table of the previous page */
     uint32_t table_bytes; /* the size of the table's record; 0 = there is no table */
-    uint32_t has_torn; /* 1: some records of the page are torn, so each start verifies the payloads */
+    uint32_t has_torn; /* 1: some records were written only partly, so each start verifies the payloads */
     /* the offset at which each run began: later records with a lower run are leftovers */
     uint32_t runs_at[KVP_TIER_RUNS_MAX];
     uint64_t check;
@@ -77,7 +77,7 @@ typedef struct {
 typedef enum {
     KVP_TIER_RECORD = 1,
     KVP_TIER_TOMBSTONE = 2, /* hides all earlier records of the digest up to its version */
-    /* digest.lo is the number of the page that the table describes; the payload is kvp_tier_entry_t, with page 0 */
+    /* digest.lo is the number of the page that the table describes; the payload: kvp_tier_entry_t, with page 0 */
     KVP_TIER_TABLE = 3,
 } kvp_tier_kind_t;
 
@@ -146,9 +146,9 @@ uint64_t kvp_tier_rec_end(uint16_t key_len, uint64_t len);
 void kvp_tier_rec_build(uint8_t *dst, kvp_tier_rec_t *rec, const void *key, const void *src);
 void kvp_tier_rec_seal(uint8_t *dst, kvp_tier_rec_t *rec);
 
-/* kvp_tier_rec_read verifies the header, key and checksums of a record. PROTO: not a record of the epoch.
- * BUFFER_SMALL: key and checksums are not all within len bytes. kvp_tier_rec_copy verifies the payload against the
- * checksums, and copies it to dst if dst is not NULL; false = the payload is damaged, and dst is undefined. */
+/* kvp_tier_rec_read verifies the header, key and checksums of a record. PROTO: not a record of the epoch. BUFFER_SMALL:
+ * key and checksums are not all within len bytes. kvp_tier_rec_copy verifies the payload against the checksums, and
+ * copies it to dst if dst is not NULL; false = a wrong checksum, and dst is undefined. */
 kvp_err_t kvp_tier_rec_read(const uint8_t *bytes, uint64_t len, uint64_t epoch, kvp_tier_rec_t *rec_out) KVP_MUST_USE;
 bool kvp_tier_rec_copy(const uint8_t *bytes, const kvp_tier_rec_t *rec, uint8_t *dst) KVP_MUST_USE;
 

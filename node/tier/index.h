@@ -31,9 +31,9 @@ kvp_tier_entry_t *kvp_tier_index_find(const kvp_tier_index_t *index, kvp_digest_
 bool kvp_tier_index_put(kvp_tier_index_t *index, const kvp_tier_entry_t *entry) KVP_MUST_USE;
 void kvp_tier_index_remove(kvp_tier_index_t *index, kvp_tier_entry_t *entry);
 
-/* kvp_tier_index_next returns the next entry from *cursor on (0 = the first) and advances the cursor; NULL at the
- * end. The cursor stays valid over changes. A change moves other entries of its shard, and any of them
- * may then be missed or returned twice. */
+/* kvp_tier_index_next returns the next entry from *cursor on (0 = the first) and advances the cursor; NULL at the end.
+ * The cursor stays valid over changes. A change moves other entries of the same table (shard), and any of them may then
+ * be missed or returned twice. */
 const kvp_tier_entry_t *kvp_tier_index_next(const kvp_tier_index_t *index, uint64_t *cursor);
 
 #endif

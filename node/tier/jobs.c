@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Work that may hang in a device, in one thread for each device. */
+ * Jobs on a device that may hang (opening and recovery), in one thread for each device. */
 #include "node/tier/shell.h"
 
 #include "common/clock.h"

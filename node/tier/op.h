@@ -57,12 +57,12 @@ typedef struct kvp_tier_op {
      * read. */
     void *dst;
     uint64_t cap;
-    /* The result. WRITE: OK, the record is on the device; STALE (still() returned false), NO_SPACE (no free page, or
-     * the record does not fit in a page), LIMIT (the write budget is used up), SYS (the device failed, or does not
-     * answer), CLOSED. READ: OK, the checksums are right; NOT_FOUND (or another version), CORRUPT (a wrong checksum
-     * or another object's record, which is dropped), SYS (unreadable and dropped, or the device is switched off),
-     * EAGAIN (the device does not answer), BUFFER_SMALL, NOMEM, CLOSED. DROP: OK, the tombstone is on the device or
-     * not needed; SYS, CLOSED. */
+    /* The result. WRITE: OK, the record is on the device; STALE (still() returned false, or the tier has a newer
+     * version), NO_SPACE (no free page, or the record does not fit in a page), LIMIT (the write budget is used up), SYS
+     * (the device failed, or does not answer), CLOSED. READ: OK, the checksums are right; NOT_FOUND (or another
+     * version), CORRUPT (a wrong checksum or another object's record, which is dropped), SYS (unreadable and dropped,
+     * or the device is switched off), EAGAIN (the device does not answer), BUFFER_SMALL, NOMEM, CLOSED. DROP: OK, the
+     * tombstone is on the device or not needed; SYS, CLOSED. */
     kvp_err_t err;
     /* The fields from here on belong to the tier. */
     uint64_t serial;

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SWEEP_STEPS 64u /* the most records examined in one round */
+#define SWEEP_STEPS 64u /* the most records that one call of kvp_tier_sweep_moved examines */
 
 static kvp_err_t
 open_one(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
@@ -143,8 +143,8 @@ begin_one(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
     return err;
 }
 
-/* Maps each slot to the device with the highest hash of identity and slot, so that adding or removing a device moves
- * only the slots of this device. */
+/* Maps each slot (a share of the digests) to the device with the highest hash of identity and slot, so that adding or
+ * removing a device moves only the slots of this device. */
 static void
 map_slots(kvp_tier_t *tier)
 {

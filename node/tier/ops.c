@@ -191,8 +191,8 @@ begin_write(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_tier_op_t *op)
     return err;
 }
 
-/* Returns whether operations may begin on the device. While it does not answer, drops wait and all other operations
- * are answered at once. */
+/* Returns whether operations may begin on the device. While the device does not answer, DROPs wait and all other
+ * operations are answered at once. */
 static bool
 may_write(const kvp_tier_device_file_t *dev)
 {
@@ -206,7 +206,7 @@ begin_op(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_tier_op_t *op)
     kvp_err_t err = KVP_SYS;
 
     op->losses = atomic_load(&dev->losses);
-    if (op->kind == KVP_TIER_WRITE && !may_write(dev)) { /* a WRITE does not wait with the drops before it */
+    if (op->kind == KVP_TIER_WRITE && !may_write(dev)) { /* a WRITE fails at once; the DROPs before it wait */
         kvp_tier_end_op(tier, op, KVP_SYS);
         return true;
     }

@@ -104,7 +104,7 @@ struct kvp_tier_core {
     uint64_t appended;
     uint64_t now_ms; /* the present time in milliseconds since 1970 */
     uint32_t reads; /* the number of reads of records under way */
-    uint32_t unread; /* the number of pieces that recovery could not read */
+    uint32_t unread; /* the number of windows (recover.c) that recovery could not read */
     bool has_failed, has_damage;
     kvp_tier_reclaim_t reclaim;
 };
@@ -137,16 +137,16 @@ uint8_t *kvp_tier_alloc(uint64_t bytes); /* returns memory aligned for the devic
 void kvp_tier_free_buf(kvp_tier_core_t *core, kvp_tier_buf_t *buf); /* NULL is legal */
 
 /* Functions of append.c. kvp_tier_reserve makes room at the log's end for one record; *at_out is where to write its
- * bytes. may_use_last: the record may use the page that is reserved for reclaim. kvp_tier_append then accepts the
- * record written there: it sets the place in rec and seals the record. Without the append the room is free again.
- * kvp_tier_free_pages returns the number of empty pages. kvp_tier_head_write writes a page header, or zeros if page
- * is NULL. */
+ * bytes. may_use_last: the record may use the last free page, reserved for tombstones and reclaim. kvp_tier_append then
+ * accepts the record written there: it sets the place in rec and seals the record. Without the append the room is free
+ * again. kvp_tier_free_pages returns the number of empty pages. kvp_tier_head_write writes a page header, or zeros if
+ * page is NULL. */
 kvp_err_t kvp_tier_reserve(kvp_tier_core_t *core, uint64_t bytes, bool may_use_last, uint8_t **at_out) KVP_MUST_USE;
 kvp_err_t kvp_tier_append(kvp_tier_core_t *core, uint8_t *at, kvp_tier_rec_t *rec, bool is_synced) KVP_MUST_USE;
 uint64_t kvp_tier_free_pages(const kvp_tier_core_t *core);
 bool kvp_tier_head_write(kvp_tier_core_t *core, uint64_t off, const kvp_tier_page_t *page) KVP_MUST_USE;
 
-/* kvp_tier_table_parse (recover.c) parses the bytes of a table: false = the table of another page, or damaged. */
+/* kvp_tier_table_parse (recover.c) parses the bytes of a table: false = a wrong checksum, or another page's table. */
 bool kvp_tier_table_parse(const kvp_tier_core_t *core, const uint8_t *bytes, uint64_t len, uint64_t number,
                           kvp_tier_table_t *table_out) KVP_MUST_USE;
 

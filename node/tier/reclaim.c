@@ -20,7 +20,7 @@ kvp_tier_core_is_short(const kvp_tier_core_t *core)
     return core->head > core->tail + PAGES_BEHIND && left < low * geo->page_bytes + geo->page_bytes / 2;
 }
 
-/* Returns the index's entry if it is exactly this record; else NULL. */
+/* Returns the index's entry if it is the record `told` in the page being reclaimed; else NULL. */
 static kvp_tier_entry_t *
 find_live(const kvp_tier_core_t *core, const kvp_tier_entry_t *told)
 {
@@ -95,8 +95,8 @@ begin_page(kvp_tier_core_t *core, uint64_t budget_bytes)
 }
 
 /* ---- proposals and answers */
-/* Returns how many payload bytes n records may have so that the records take at most `bytes` of a page. Budgets of
- * the master count payload. */
+/* Returns how many payload bytes n records may have so that the records take at most `bytes` of a page. The limit
+ * keep_bytes of a proposal counts payload. */
 static uint64_t
 payload_in(uint64_t bytes, uint32_t n)
 {

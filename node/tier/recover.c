@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Recovery of a device's records after a start. Reads all headers at once, then the pages from the oldest to the
- * newest: by a page's table, or record by record without an intact table. A later record replaces an earlier one, and
- * a tombstone hides the records before it.
+ * newest: by a page's table, or record by record without an intact table. A later record replaces an earlier one, and a
+ * tombstone hides the records before it.
  *
  * Design notes. Each record gives the place of the next record. If the chain breaks, it continues at the next block
  * with a record header, because each buffer begins with a record. In a page that two starts have written, the run
- * separates the later start's records from the earlier start's leftovers. Payloads are verified only where, by the
- * last header, writes may have been under way at the end: a torn record may be a copy of an intact record. Other
- * damage is found by reads. */
+ * separates the later start's records from the earlier start's leftovers. Payloads are verified only where, by the last
+ * header, writes may have been under way when the process ended: a torn (partly written) record may be reclaim's copy
+ * of an intact record, which must then stay. Reads find other damage. */
 #include "node/tier/priv.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define WINDOW_BYTES (512u << 10) /* longer than the longest record header with key and checksums */
+#define WINDOW_BYTES (512u << 10) /* the least bytes of a read; more than a record header, key and checksums have */
 #define HEADERS_BYTES (1u << 20)
 #define TABLES_AHEAD 16u
-#define UNREAD_MAX 8u /* the most unreadable windows; beyond it the whole device counts as failed */
+#define UNREAD_MAX 8u /* the most unreadable windows (reads of WINDOW_BYTES); with more, recovery fails */
 
 typedef struct {
     kvp_tier_io_t io;
@@ -88,7 +88,7 @@ read_headers(kvp_tier_core_t *core, kvp_tier_page_t *headers)
 typedef struct {
     uint8_t *buf;
     uint64_t cap;
-    uint64_t off; /* the offset of the window on the device */
+    uint64_t off; /* the offset on the device of the bytes in buf */
     uint64_t len;
 } window_t;
 
@@ -123,7 +123,7 @@ look_at_bytes(kvp_tier_core_t *core, window_t *win, uint64_t off, uint64_t want,
     return KVP_OK;
 }
 
-/* Returns the run that had written the offset pos of the page. */
+/* Returns the run that wrote at the offset pos of the page; each start of the node that writes there begins a run. */
 static uint32_t
 run_at(const kvp_tier_page_t *header, uint64_t pos)
 {
@@ -134,7 +134,7 @@ run_at(const kvp_tier_page_t *header, uint64_t pos)
     return run;
 }
 
-/* Reads the record that begins at pos. NOT_FOUND: there is no record. SYS, NOMEM: unknown. */
+/* Reads the record that begins at pos. NOT_FOUND: there is no record. SYS, NOMEM: the bytes could not be read. */
 static kvp_err_t
 record_at(kvp_tier_core_t *core, window_t *win, const kvp_tier_page_t *header, uint64_t pos, kvp_tier_rec_t *rec_out)
 {
@@ -220,7 +220,8 @@ mark_torn(kvp_tier_core_t *core, kvp_tier_page_t *header)
     return err;
 }
 
-/* Removes torn records from the table: of records that may have been under way, only whole records stay. */
+/* Removes torn (partly written) records from the table: of the records whose writes may have been under way when the
+ * process ended, only whole records stay. */
 static kvp_err_t
 leave_torn(kvp_tier_core_t *core, window_t *win, kvp_tier_page_t *header, kvp_tier_table_t *table)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Shared by the files of the tier's shell: tier.c (calls of the control thread), thread.c (the rounds of the tier's
- * thread), ops.c (operations and devices, in the tier's thread).
+ * thread), ops.c (operations and devices, in the tier's thread), open.c, jobs.c, stall.c.
  *
  * Design notes.
  * - Two locks, never held together. `lock` guards the exchange with the control thread, and is held for moments.
- *   `core_lock` guards devices, cores and figures, and is released after every few steps. No thread waits for a
- *   device under either lock. During recovery (not is_ready) only the tier's thread uses the cores.
+ *   `core_lock` guards devices, cores and figures, and is released after every few steps. No thread waits for a device
+ *   under either lock. During recovery (not is_ready) only the tier's thread uses the cores.
  * - WRITE and DROP of a device begin and are answered in the order of submission: `todo`, then `begun`, whose first
  *   operation is done when its appended bytes are on the device. All records of a digest are on one device.
  * - The thread has a descriptor table of its own, with the devices' files. A hanging request keeps its thread and the
@@ -60,9 +60,9 @@ struct kvp_tier {
     uint32_t devices_n;
     uint8_t owners[KVP_TIER_SLOTS]; /* the number of the device of each slot */
     char name[KVP_NAME_MAX + 8]; /* the name of the node that owns the tier */
-    int wake_fd; /* the caller's eventfd, written when operations are done; borrowed */
+    int wake_fd; /* the caller's eventfd (kvp_tier_conf_t.wake_fd); borrowed */
     int own_fd; /* the eventfd that wakes the tier's thread */
-    bool is_apart; /* the tier's thread has a table of descriptors of its own */
+    bool is_apart; /* the tier's thread has a table of file descriptors of its own */
     pthread_t thread;
     kvp_tier_run_t run; /* the state of the tier's thread; changed under lock while the thread runs */
     /* the number of left-out devices: the kernel may still write to their memory, so nothing is freed */
@@ -80,9 +80,9 @@ struct kvp_tier {
     uint8_t pool_id[16], uuid[16];
 
     pthread_mutex_t core_lock;
-    /* guarded by core_lock, as are the devices: the number of the device whose proposal is not answered */
+    /* the number of the device whose proposal is not answered; guarded by core_lock, as are the devices */
     uint32_t asked;
-    bool was_lost_asked; /* that proposal is of a device that was given up */
+    bool was_lost_asked; /* the unanswered proposal has the lost objects of a device that was given up */
 
     /* The fields from here on belong to the tier's thread. */
     kvp_list_t ended;

@@ -27,7 +27,7 @@ end_writes(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 
         if (op->kind != KVP_TIER_WRITE || op->is_over || kvp_tier_core_is_durable(dev->core, op->serial)) continue;
         more = kvp_grow(dev->orphans, dev->orphans_n, &dev->orphans_cap, 64, sizeof *more);
-        if (more == NULL) continue; /* no memory: the operation is answered later, with its record */
+        if (more == NULL) continue; /* no memory: the operation stays, and is tried again in the next round */
         dev->orphans = more;
         dev->orphans[dev->orphans_n++] = (kvp_wire_tiered_t){op->meta.digest, op->meta.version};
         kvp_tier_end_op(tier, op, KVP_SYS);

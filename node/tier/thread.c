@@ -102,7 +102,7 @@ wall_ms(void)
     return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / KVP_NS_PER_MS;
 }
 
-/* Starts the write budget, minus the bytes that an earlier start of the node wrote. */
+/* Starts the write budget, minus the part that the node had used before this start. */
 static void
 begin_budget(kvp_tier_t *tier)
 {
@@ -154,8 +154,8 @@ take_asked(kvp_tier_t *tier)
     kvp_list_foreach_safe (l, next, &tier->submitted) {
         kvp_tier_op_t *op = kvp_list_entry(l, kvp_tier_op_t, link);
 
-        /* The device of an operation is not known before recovery. An operation that need not wait for recovery is
-         * assigned to any device, and finished below. */
+        /* Before recovery the device of an operation is not known, and the operation waits. A stop, or for READ and
+         * WRITE a quiesce, ends it below, at any device. */
         if (!atomic_load(&tier->is_ready) && !is_stopping && op->kind == KVP_TIER_DROP) continue;
         if (!atomic_load(&tier->is_ready) && !is_stopping && tier->quiesces_asked == tier->quiesces_done) continue;
         kvp_list_del(&op->link);

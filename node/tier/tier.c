@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The calls of the SSD tier's control thread; see tier.h. */
+ * The calls that a node's control thread makes to its SSD tier; see tier.h. */
 #include "node/tier/shell.h"
 
 #include "common/clock.h"

@@ -17,8 +17,8 @@ typedef struct {
     uint32_t devices_n;
     const char *name; /* the name of the node, to which the files belong; borrowed for the call */
     uint64_t write_budget_bytes; /* the bytes that may be written in a day; 0 = no limit */
-    int wake_fd; /* an eventfd to which 1 is written when operations are done; borrowed */
-    /* The tier's threads may use a table of descriptors of their own, so that a hanging request keeps no other
+    int wake_fd; /* eventfd, written when operations or recovery end, or to propose; borrowed */
+    /* The tier's threads may use a file descriptor table of their own, so that a hanging request keeps no other
      * descriptor of a killed process open. Must be false if code of an embedding process (its log function) runs in
      * these threads. */
     bool is_apart;
@@ -43,9 +43,9 @@ void kvp_tier_stop(kvp_tier_t *tier); /* ends the thread: afterwards all operati
 void kvp_tier_close(kvp_tier_t *tier); /* frees the tier; NULL is legal; call kvp_tier_stop before */
 
 /* kvp_tier_submit gives an operation to the tier; the struct is the caller's memory and stays in place until
- * kvp_tier_take returns it. WRITE and DROP are appended, and done, in the order in which they are submitted. EAGAIN:
- * KVP_TIER_WRITES_BYTES are under way, and the operation was not accepted. kvp_tier_take returns the next finished
- * operation; NULL = none. */
+ * kvp_tier_take returns it. The WRITEs and DROPs of a device are appended, and done, in the order of submission; only
+ * WRITEs to a device that does not answer fail at once. EAGAIN: not accepted, because the unfinished WRITEs would
+ * exceed KVP_TIER_WRITES_BYTES. kvp_tier_take returns the next finished operation; NULL = none. */
 kvp_err_t kvp_tier_submit(kvp_tier_t *tier, kvp_tier_op_t *op) KVP_MUST_USE;
 kvp_tier_op_t *kvp_tier_take(kvp_tier_t *tier);
 
@@ -58,17 +58,17 @@ bool kvp_tier_is_kept(kvp_tier_t *tier, const kvp_tier_op_t *op);
 uint32_t kvp_tier_device_of(const kvp_tier_t *tier, kvp_digest_t digest);
 
 /* kvp_tier_quiesce returns when no operation submitted before reads src or writes dst any more, so that their memory
- * may be freed. Operations that have not begun end with CLOSED. */
+ * may be freed. READs and WRITEs that have not begun end with CLOSED. */
 void kvp_tier_quiesce(kvp_tier_t *tier);
 
 /* kvp_tier_list lists up to max records from *cursor on (0 = the first), advances the cursor, and returns their number;
  * 0 = the end. Records that are written or moved meanwhile may be missed or listed twice. The tier must be ready. */
 uint32_t kvp_tier_list(kvp_tier_t *tier, uint64_t *cursor, kvp_wire_tiered_t *recs, uint32_t max);
 
-/* Reclaim. kvp_tier_propose returns true if free pages run short: the proposal then has the live records of the page
- * to reclaim, at most KVP_TIER_PROPOSED_MAX at a time (the next proposal has the rest of the page). It also proposes
- * the lost objects of a failed device. kvp_tier_answer gives n bytes, 1 = keep, for at most keep_bytes; the tier
- * writes the kept records again and reclaims the page. NULL: no answer will come. One proposal at a time. */
+/* Reclaim. kvp_tier_propose returns true if free pages run short: the proposal then has the live records of the page to
+ * reclaim, at most KVP_TIER_PROPOSED_MAX at a time (the next proposal has the rest of the page). It also proposes the
+ * lost objects of a failed device. kvp_tier_answer gives n bytes, 1 = keep, for at most keep_bytes; the tier writes the
+ * kept records again and reclaims the page. NULL: no answer; the records are proposed again. One proposal at a time. */
 bool kvp_tier_propose(kvp_tier_t *tier, kvp_tier_proposal_t *proposal_out);
 void kvp_tier_answer(kvp_tier_t *tier, const uint8_t *keep, uint32_t n);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. A peer's messages are checked on arrival, so data that leaves this file lies within the requested
- * ranges. A lane with an error is closed, never repaired; the next transfer opens another lane. */
+ * Design notes. A peer's messages are checked on arrival, so each range that this file returns contains the requested
+ * piece. A lane with an error is closed, never repaired; the next transfer opens another lane. */
 #include "p2p/ask/lane.h"
 
 #include "p2p/ask/path.h"
@@ -233,7 +233,7 @@ judge_reply(kvp_p2p_lane_t *lane, const kvp_peer_hello_reply_t *reply, kvp_err_t
                  conf->me->proc.is_told ? kvp_err_text(near_err) : "not to be used",
                  conf->rdma != NULL ? "is here" : "is not here", conf->has_tcp ? "is here" : "is not to be used",
                  reply->transport, reply->rdma_port != 0 ? " and rdma" : "");
-    if (near_err == KVP_SYS) return KVP_SYS; /* SYS: this process is out of descriptors, which may change soon */
+    if (near_err == KVP_SYS) return KVP_SYS; /* SYS: no file descriptor was left, which may change soon */
     return KVP_NOTSUP;
 }
 

@@ -79,7 +79,7 @@ typedef struct {
     kvp_route_t rdma_route; /* whether RDMA to this peer works, or when it is tried again */
     uint64_t peer; /* incarnation of the endpoint at the peer */
     kvp_ep_t *ep; /* the transport connection; NULL = not connected */
-    kvp_p2p_uncut_t *uncut; /* record for ep, to be used if ep ends with running writes; NULL if ep is NULL */
+    kvp_p2p_uncut_t *uncut; /* record for ep, to be used if ep ends with running writes; not NULL if ep exists */
     void *work; /* working memory of the current transfer */
     size_t work_bytes; /* size of work, as the longest transfer needed; an idle lane keeps KVP_P2P_WORK_KEPT at most */
     bool has_devices; /* some ranges of the peer are device memory */

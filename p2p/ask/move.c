@@ -46,9 +46,9 @@ typedef struct {
 } window_t;
 
 /* ---- pieces in memory of the peer that is mapped here */
-/* Design notes. The peer is not asked: its cell, a word in shared memory, shows after the copy whether the range was
- * registered during the copy. Unregistered local memory may be unmapped, and a copy from unmapped memory would kill
- * this process; the kernel copies such pieces (process_vm_readv). */
+/* Design notes. No request goes to the peer: the range's cell, a word in shared memory, shows after the copy whether
+ * the range was registered during the copy. Unregistered local memory may be unmapped, and a copy from unmapped memory
+ * would kill this process; the kernel copies such pieces (process_vm_readv). */
 
 #define LOOK_BYTES (4u << 20) /* bytes between checks of clock, peer and cell */
 
@@ -185,7 +185,7 @@ fill_pieces(window_t *w, bool has_from)
     for (uint32_t i = 0; i < w->n; i++) {
         const kvp_p2p_seen_t *seen = kvp_p2p_lane_seen(w->lane, &w->at[i]);
 
-        /* the peer has reported an overlapping range since then, which replaced this one */
+        /* an overlapping range that the peer reported since then replaced the piece's range in the cache */
         if (seen == NULL) return KVP_NO_SEGMENT;
         w->pieces[i] = (kvp_peer_piece_t){.token = seen->token,
                                           .addr = w->at[i].addr,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One transfer over one lane. First the ranges that contain the pieces are looked up, then the bytes are moved: by
- * copies between the two processes if both can, else by the transport. */
+ * One transfer over one lane (a control connection to a peer, lane.h). First the ranges that contain the pieces are
+ * looked up, then the bytes are moved: by copies between the two processes if both can, else by the transport. */
 #ifndef KVP_P2P_ASK_MOVE_H
 #define KVP_P2P_ASK_MOVE_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. The peer is informed of an RDMA connection before it is made: from then on it ends together with the
- * control connection, even if this host vanishes. No transfer runs while RDMA is being tried, so a switch to TCP leaves
- * no byte on its way. A path that fails during a transfer makes its lane unusable, as every other failure does. */
+ * Design notes. The peer is informed of an RDMA connection before it is made. From then on it ends the RDMA connection
+ * with the control connection, even if this host vanishes. No transfer runs while RDMA is tried, so a switch to TCP
+ * leaves no byte on its way. A path that fails during a transfer makes its lane unusable, like every other failure. */
 #include "p2p/ask/path.h"
 
 #include "transport/routes.h"
@@ -63,7 +63,7 @@ find_uncuts(kvp_p2p_uncuts_t *uncuts, uint64_t peer, uint64_t *conns, uint32_t c
     return n;
 }
 
-/* Removes the connections that the peer has cut from the list. */
+/* Removes from the list the connections that the peer has cut. */
 static void
 forget_uncuts(kvp_p2p_uncuts_t *uncuts, const uint64_t *conns, uint32_t n)
 {

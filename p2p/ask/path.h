@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The transport path of a lane (its data connection), for transfers between hosts: RDMA if both ends have it, else
- * TCP. Chooses and connects the path, and records transfers that may still be running when it ends. */
+ * The transport path of a lane (its data connection), for transfers between hosts: RDMA if both ends have it, else TCP.
+ * Chooses and connects the path, and records it for a later cut if writes may still be running when it ends. */
 #ifndef KVP_P2P_ASK_PATH_H
 #define KVP_P2P_ASK_PATH_H
 
 #include "p2p/ask/lane.h"
 
 /* kvp_p2p_path_reach connects the path if there is none, and asks the peer for unknown ranges. If RDMA cannot be
- * connected it continues with TCP, if that is allowed: for a second at first, then for longer. On a lane within the
- * host it only asks for ranges. Errors: NOT_REGISTERED, NOTSUP (RDMA does not reach the ranges, and nothing else is
+ * connected, the lane uses TCP (if allowed): for a second after the first failure, then for longer. On a lane within
+ * the host it only asks for ranges. Errors: NOT_REGISTERED, NOTSUP (RDMA does not reach the ranges, and nothing else is
  * allowed), UNREACHABLE, DEADLINE and others. */
 kvp_err_t kvp_p2p_path_reach(kvp_p2p_lane_t *lane, const kvp_peer_at_t *at, uint32_t n, uint64_t deadline_ns)
     KVP_MUST_USE;

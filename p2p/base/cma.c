@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes. A process id may be given to another process as soon as its owner has ended. The pidfd was opened
- * before the nonce was read, and is checked after every copy: a process that still lives then had this id all the
- * time. Before the pidfd was opened, the peer may have passed its socket on and ended; the new owner of the id is a
+ * before the nonce was read, and is checked after every copy: a process that still lives after the copy had this id all
+ * the time. Before the pidfd was opened, the peer may have passed its socket on and ended; the new owner of the id is a
  * process of the same user, which could read whatever this process can. */
 #include "p2p/base/cma.h"
 
@@ -104,6 +104,6 @@ kvp_cma_readv(const kvp_cma_proc_t *proc, struct iovec *there, struct iovec *her
 void
 kvp_cma_allow(void)
 {
-    /* without Yama no permission is needed, and the call is not known */
+    /* on failure: the kernel has no Yama, and then no permission is needed */
     if (prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0) != 0) kvp_log_debug("client", "PR_SET_PTRACER: %m");
 }

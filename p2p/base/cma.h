@@ -17,7 +17,7 @@ typedef struct {
 } kvp_cma_proc_t;
 
 /* kvp_cma_open verifies the process at the other end of the Unix socket: it belongs to our user and has its nonce at
- * the stated address. NOTSUP if not, SYS without a free descriptor. Only the kernel's statement of the process id
+ * the stated address. NOTSUP if not, SYS without a free file descriptor. Only the kernel's statement of the process id
  * counts, because a peer that could name any process could read that process through us. */
 kvp_err_t kvp_cma_open(int unix_fd, const kvp_peer_proc_t *told, kvp_cma_proc_t *proc_out) KVP_MUST_USE;
 void kvp_cma_close(kvp_cma_proc_t *proc);

@@ -11,7 +11,7 @@ struct kvp_p2p_map {
     kvp_list_t link;
     uint32_t users; /* reference count; guarded by kvp_p2p_maps_t.lock */
     kvp_p2p_map_key_t key;
-    kvp_rseg_t *mem, *words; /* the peer's memory; and its words, which only the peer may write */
+    kvp_rseg_t *mem, *words; /* the peer's memory; its file of cells, which only the peer may write */
     const _Atomic uint64_t *cell;
 };
 

@@ -35,9 +35,9 @@ void kvp_p2p_maps_init(kvp_p2p_maps_t *maps, kvp_tp_t *shm);
 void kvp_p2p_maps_fini(kvp_p2p_maps_t *maps); /* the caller has released every mapping */
 
 /* kvp_p2p_maps_find returns the existing mapping of the registration with a reference, or NULL. kvp_p2p_maps_add maps
- * the memory, as the peer describes it: fds are borrowed descriptors of the memory and of the words, cell is the
- * index of the range's word. Errors: PROTO (an impossible description), LIMIT, NOMEM, SYS. kvp_p2p_maps_rele releases
- * a reference; NULL has no effect. */
+ * the memory, as the peer describes it: fds are borrowed file descriptors of the memory and of the peer's file of
+ * cells, and cell is the index of the range's cell. Errors: PROTO (an impossible description), LIMIT, NOMEM, SYS.
+ * kvp_p2p_maps_rele releases a reference; NULL has no effect. */
 kvp_p2p_map_t *kvp_p2p_maps_find(kvp_p2p_maps_t *maps, const kvp_p2p_map_key_t *key) KVP_MUST_USE;
 kvp_err_t kvp_p2p_maps_add(kvp_p2p_maps_t *maps, const kvp_p2p_map_key_t *key, const int fds[2], uint64_t cell,
                            kvp_p2p_map_t **map_out) KVP_MUST_USE;

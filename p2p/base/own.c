@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A cell contains the token of a range while the range is registered. The cell is cleared before the memory changes,
- *   so a peer that finds the token there after a copy knows that the copy was in time.
+ * - A cell, a word that peers map, contains the token of a range while the range is registered. The cell is cleared
+ *   before the memory changes, so a peer that finds the token there after a copy knows that the copy was in time.
  * - A peer that has the file may store to the memory at any later time, because it may have been stopped in the middle
  *   of a copy. So unregistering separates the memory from the file (part_memory) instead of waiting for the peer. */
 #include "p2p/base/own.h"
@@ -32,7 +32,7 @@ struct kvp_p2p_own {
     bool is_in_turn; /* a thread registers, revokes or frees the piece; kvp_p2p_owns_t.lock guards fields to is_out */
     uint64_t token; /* token of the range; valid if cell is not NO_CELL */
     uint32_t cell; /* index of the range's cell; NO_CELL = hidden from peers */
-    bool is_out; /* a peer has a descriptor of the file */
+    bool is_out; /* a peer has a file descriptor of the memory */
     bool is_private; /* separated from the file, never published again; used only by the thread in turn */
     size_t remapped, parted; /* number of first bytes that are mapped privately, and that are separated from the file */
 };
@@ -129,7 +129,7 @@ log_failure(const char *what)
     return err;
 }
 
-/* Creates the words, if they do not exist. The caller holds owns->making. */
+/* Creates the file of cells (owns->words), if it does not exist. The caller holds owns->making. */
 static kvp_err_t
 need_words(kvp_p2p_owns_t *owns)
 {
@@ -296,7 +296,7 @@ kvp_p2p_owns_hide(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own)
     pthread_mutex_unlock(&owns->lock);
 }
 
-/* Duplicates the descriptors of the memory and of the words. The caller holds the lock. */
+/* Duplicates the file descriptors of the memory and of the cells. The caller holds the lock. */
 static kvp_err_t
 duplicate_fds(const kvp_p2p_owns_t *owns, const kvp_p2p_own_t *own, int fds_out[2])
 {

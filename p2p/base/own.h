@@ -11,11 +11,11 @@
 
 typedef struct {
     kvp_tp_t *shm; /* the transport for shared memory; borrowed */
-    pthread_mutex_t making; /* held while the words are created; taken before `lock` */
+    pthread_mutex_t making; /* held while `words` is created; taken before `lock` */
     pthread_mutex_t lock; /* a leaf: its holder takes no other lock; guards all fields below */
     pthread_cond_t turn_over;
     kvp_list_t list;
-    kvp_mem_t words; /* one cell for each published memory; created with the first memory */
+    kvp_mem_t words; /* the file of cells, one for each published piece; created with the first piece */
     kvp_mr_t *words_mr;
     uint32_t next; /* index at which the search for a free cell begins */
 } kvp_p2p_owns_t;
@@ -30,8 +30,8 @@ void kvp_p2p_owns_fini(kvp_p2p_owns_t *owns);
  * piece never overlap. Different pieces do not wait for each other. */
 typedef struct kvp_p2p_own kvp_p2p_own_t;
 
-/* kvp_p2p_owns_alloc allocates a piece and begins a turn of the caller with it. Errors, which are logged: INVALID
- * (length 0), NOMEM (also more than the machine has), SYS. */
+/* kvp_p2p_owns_alloc allocates a piece and begins a turn of the caller with it. Errors: INVALID (length 0), NOMEM (also
+ * for more than the machine has), SYS. Failed system calls are logged. */
 kvp_err_t kvp_p2p_owns_alloc(kvp_p2p_owns_t *owns, size_t len, kvp_p2p_own_t **own_out) KVP_MUST_USE;
 
 /* kvp_p2p_owns_begin waits for a turn with the piece of memory that begins at addr; NULL: no piece begins at addr.
@@ -52,8 +52,8 @@ void kvp_p2p_owns_hide(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own);
  * stay. NOMEM: some stores still may, until the memory is freed. */
 kvp_err_t kvp_p2p_owns_revoke(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own) KVP_MUST_USE;
 
-/* kvp_p2p_owns_share returns what a peer needs to map the memory under the token: duplicates of the descriptors of
- * the memory and of the words, both for the caller to close, and the index of the cell. NOTSUP: not published; SYS. */
+/* kvp_p2p_owns_share returns what a peer needs to map the memory under the token: duplicates of the file descriptors of
+ * the memory and of the cells, both for the caller to close, and the index of the cell. NOTSUP: not published; SYS. */
 kvp_err_t kvp_p2p_owns_share(kvp_p2p_owns_t *owns, uint64_t token, int fds_out[2], uint64_t *cell_out) KVP_MUST_USE;
 
 #endif

@@ -133,7 +133,7 @@ do_slice(kvp_p2p_pullers_t *pullers, kvp_p2p_pull_t *pull)
     pthread_mutex_lock(&pullers->lock);
     pull->busy_n--;
     put_errors(pull, &slice);
-    if (state_of(pull) != KVP_P2P_PULL_MORE) kvp_list_del(&pull->link); /* the remaining pieces have failed */
+    if (state_of(pull) != KVP_P2P_PULL_MORE) kvp_list_del(&pull->link); /* no slice is left to begin */
     return state_of(pull);
 }
 

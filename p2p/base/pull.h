@@ -23,8 +23,8 @@ typedef struct {
     pthread_t threads[KVP_P2P_PULLERS_MAX];
 } kvp_p2p_pullers_t;
 
-/* A pull: one request. Its owner sets the fields up to n, and touches neither the pull nor its target memory until
- * the pull is over. */
+/* A pull: the copies of one request. Its owner (the thread that begins it) sets the fields up to n, and touches neither
+ * the pull nor its target memory until the pull is over. */
 typedef struct {
     const kvp_cma_proc_t *proc;
     /* the registrations with the pieces' tokens; NULL = the owner answers for the memory that is written */

@@ -358,7 +358,7 @@ hold_piece(kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor, const kvpool_p2p
         bool is_new;
         kvp_reg_t *reg;
 
-        /* no processor could move the rest of the piece */
+        /* a piece with device memory must lie in one range, because no processor could move the rest */
         if (range->is_device && find_range(ranges, start, op->len, 0) != range) return KVP_NOT_REGISTERED;
         if (is_within && (uintptr_t)range->base > covered) return KVP_NOT_REGISTERED;
         covered = (uintptr_t)range->base + range->len;

@@ -73,7 +73,7 @@ take_bounce(kvp_p2p_shared_t *shared, kvp_p2p_bounce_t **bounce_out)
     return KVP_OK;
 }
 
-/* With tokens no peer learns the bytes or the key of a bounce buffer that another peer gets later. */
+/* With needs_tokens a returned buffer is destroyed, so that no peer has the key of a buffer that another peer uses. */
 void
 kvp_p2p_bounce_give(kvp_p2p_shared_t *shared, kvp_p2p_bounce_t *bounce, bool is_quiet)
 {
@@ -348,7 +348,7 @@ on_move(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame
     kvp_err_t err = kvp_peer_moves_decode(frame, &moves);
 
     if (err != KVP_OK) return err;
-    /* A PULL asks this endpoint to read the peer's memory. The hello reply said that it cannot (can_pull). */
+    /* A PULL asks this endpoint to read the peer's memory, which needs conn->proc: without it can_pull was false. */
     if (moves.kind == KVP_PEER_PULL && conn->proc.fd < 0) return KVP_PROTO;
     if (is_bounced(moves.kind) && (conn->bounce == NULL || !kvp_p2p_bounce_takes(&moves))) return KVP_PROTO;
     *job = (kvp_p2p_job_t){.request_id = frame->hdr.request_id, .kind = moves.kind, .n = moves.n};

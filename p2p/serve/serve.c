@@ -45,7 +45,7 @@ struct kvp_p2p_server {
     /* the control thread alone uses all fields below */
     kvp_list_t conns, dead, jobs, waiting, hellos;
     uint32_t conns_n;
-    bool is_paused; /* out of descriptors: the listeners are not watched for a moment */
+    bool is_paused; /* out of file descriptors: the listeners are not watched for a moment */
     kvp_log_limit_t noise;
 };
 
@@ -281,7 +281,7 @@ work_on_jobs(kvp_p2p_server_t *server)
     }
 }
 
-/* Returns how long the loop may sleep. Closes connections whose Hello is late. */
+/* Returns how long the loop may sleep. Closes connections that sent no Hello within HELLO_NS. */
 static int
 sleep_ms(kvp_p2p_server_t *server)
 {

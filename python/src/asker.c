@@ -17,15 +17,14 @@
 #define LOOKUPS_MAX 64u /* the most messages of one question, of KVPOOL_BATCH_MAX keys each */
 #define PARTS_MAX 64
 
-/* A part of a question: n keys, stored as a prefix and n hashes. A key is the prefix and a hash in hexadecimal digits.
- */
+/* A part of a question: n keys with a common prefix. A key is the prefix, then a hash in hexadecimal digits. */
 typedef struct {
     char *prefix; /* owned */
     size_t prefix_len, hash_len, n;
     uint8_t *hashes; /* owned: n hashes of hash_len bytes */
 } part_t;
 
-/* A question. The caller and the thread use it in turn: the thread alone while it is WAITING or ASKING. */
+/* A question. After ask() the asker's thread alone uses it, until is_over is set; after that, the caller. */
 typedef struct question {
     struct question *next;
     uint64_t number;
@@ -97,8 +96,8 @@ kvpy_hex(const uint8_t *bytes, size_t n, char *text)
     return 2 * n;
 }
 
-/* Makes up to `most` keys, from key `at` of part 0 on, and returns their number. row and part are the position, which
- * the call advances. text has room for the keys. */
+/* Makes up to `most` keys, from the position (key *row of part *part) on, advances the position, and returns the number
+ * of keys. text has room for the keys. */
 static size_t
 make_keys(const question_t *q, size_t most, size_t *row, int *part, kvpool_key_t *keys, char *text)
 {
@@ -119,7 +118,7 @@ make_keys(const question_t *q, size_t most, size_t *row, int *part, kvpool_key_t
             keys[n].len = (size_t)(text - (const char *)keys[n].data);
             n++;
         }
-        if (*part < q->parts_n) break; /* full within a row: the next call continues here */
+        if (*part < q->parts_n) break; /* keys is full within a row: the next call continues here */
     }
     return n;
 }
@@ -372,8 +371,8 @@ take_parts(PyObject *list, question_t *q)
     return q->present != NULL;
 }
 
-/* ask(number, parts, is_prefix, ttl_ms, deadline_ms, flags, epoch) -> whether the question was taken; False: the queue
- * is full. parts: a sequence of (prefix: bytes, hashes: sequence of bytes). number: the caller's, for take and drop. */
+/* ask(number, parts, is_prefix, ttl_ms, deadline_ms, flags, epoch) -> bool: the question was queued. False: full or
+ * closed. parts: a sequence of (prefix: bytes, hashes: sequence of bytes). number: the caller's, for take and drop. */
 static PyObject *
 asker_ask(asker_t *self, PyObject *args)
 {
@@ -391,7 +390,7 @@ asker_ask(asker_t *self, PyObject *args)
         return NULL;
     }
     q->is_prefix = is_prefix != 0;
-    if (self->pid != getpid()) { /* the thread that holds the lock may not be in this process */
+    if (self->pid != getpid()) { /* a forked child, which may lack the thread that has the lock */
         free_question(q);
         Py_RETURN_FALSE;
     }
@@ -438,9 +437,9 @@ make_answer(const question_t *q)
                          q->seconds);
 }
 
-/* take(number) -> None while the answer is not there, else (err, ttl_ms, tickets, present, seconds), once. tickets: for
- * each message (ticket, found, granted), for lookup_release of the pool. present: a byte for each key, of
- * KVPOOL_PRESENT and the flags beside it. KeyError: there is no such question. */
+/* take(number) -> None while there is no answer; then, once, (err, ttl_ms, tickets, present, seconds). tickets: for
+ * each message (ticket, found, granted), for lookup_release of the pool. present: a byte for each key, as
+ * of kvpool_lookup. KeyError: there is no such question. */
 static PyObject *
 asker_take(asker_t *self, PyObject *arg)
 {
@@ -465,7 +464,7 @@ asker_take(asker_t *self, PyObject *arg)
     return answer;
 }
 
-/* drop(number): forgets the question. What it reserved, or reserves yet, is released. */
+/* drop(number): forgets the question. Its reservations are released, also if its look-up ends later. */
 static PyObject *
 asker_drop(asker_t *self, PyObject *arg)
 {

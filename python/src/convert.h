@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * convert.h - converts Python objects to the arguments of kvpool.h. Each function returns false or NULL with an
+ * convert.h - converts Python objects to the arguments of kvpool.h. On failure a function returns false or NULL with an
  * exception set: TypeError for an object that is no key, address or length, OverflowError for a number out of range,
  * ValueError for lists of unequal length. */
 #ifndef KVPY_CONVERT_H
@@ -34,12 +34,12 @@ bool kvpy_key(PyObject *obj, kvpool_key_t *key_out);
 /* kvpy_uint converts an int, or an object with __index__, from 0 to max. It refuses float and bool. */
 bool kvpy_uint(PyObject *obj, uint64_t max, const char *what, uint64_t *value_out);
 
-/* The same as converters for "O&" of PyArg_ParseTuple, into a uint32_t and a uint64_t. PyArg_ParseTuple's own formats
+/* kvpy_uint as converters for "O&" of PyArg_ParseTuple, into a uint32_t and a uint64_t. PyArg_ParseTuple's own formats
  * for unsigned ints ("I", "K") accept a number that does not fit and cut it. */
 int kvpy_u32(PyObject *obj, void *value_out);
 int kvpy_u64(PyObject *obj, void *value_out);
 
-/* kvpy_hashes copies a sequence of bytes objects of one length, 1 to 64 bytes, one behind the other, and kvpy_hex
+/* kvpy_hashes copies a sequence of bytes objects of one length, 1 to 64 bytes, one after the other, and kvpy_hex
  * writes bytes as hexadecimal digits and returns their number. The caller frees the hashes by free. */
 uint8_t *kvpy_hashes(PyObject *list, size_t *n_out, size_t *len_out);
 size_t kvpy_hex(const uint8_t *bytes, size_t n, char *text);

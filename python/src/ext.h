@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * ext.h - shared by the files of the extension kvpool._kvpool. All functions are called with the interpreter's lock
- * held. */
+ * ext.h - shared by the files of the extension kvpool._kvpool. Functions are called with the interpreter's lock held,
+ * unless their comment says otherwise. */
 #ifndef KVPY_EXT_H
 #define KVPY_EXT_H
 

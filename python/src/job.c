@@ -13,8 +13,8 @@
 #include <time.h>
 
 #define PIECES_MAX 1024
-#define SLICE_SHARE 8.0 /* a slice takes at most this part of the time left, at the rate of the slices before */
-#define SLICE_FIRST_BYTES (1u << 20) /* a slice whose rate is not known */
+#define SLICE_SHARE 8.0 /* a slice takes at most 1/8 of the time left, at the rate of the thread's last slice */
+#define SLICE_FIRST_BYTES (1u << 20) /* bytes of a slice while no rate is known */
 #define SLICE_MAX_BYTES (32u << 20)
 #define PUT_ITEMS_MAX 256u
 #define DEADLINE_MAX_S 3600.0
@@ -28,16 +28,16 @@ typedef struct {
     piece_t *pieces;
     size_t pieces_n, block_bytes;
     size_t n; /* number of blocks */
-    int64_t *blocks; /* the number of each block in the cache */
+    int64_t *blocks; /* the index of each block in the engine's cache */
     uint8_t *hashes;
     size_t hash_len;
-    char *keys; /* the keys, key_len bytes each; the hash in digits is the end of a key */
+    char *keys; /* the keys, key_len bytes each; a key ends with its hash in hexadecimal digits */
     size_t key_len;
     char *groups; /* ids of the groups, group_len bytes each; NULL = the objects have no groups */
     size_t group_len;
     uint32_t members, member;
     bool has_lineages;
-    uint64_t parent; /* the sequence of the block before the first one */
+    uint64_t parent; /* the lineage's `sequence` of the block before the job's first block */
     uint32_t depth;
     int *results; /* for each block 0, or an error; CANCELLED = not tried */
     pthread_mutex_t lock; /* guards the fields below */
@@ -47,7 +47,7 @@ typedef struct {
     bool is_stopped;
 } job_t;
 
-/* The arrays of one call of the library. */
+/* The arrays that one call of kvpool_batch_get or kvpool_batch_put needs. */
 typedef struct {
     kvpool_item_t *items;
     kvpool_iov_t *iovs;
@@ -132,8 +132,8 @@ batch_fill(const job_t *self, size_t first, size_t n, batch_t *b)
 }
 
 /* ---- getting */
-/* Takes the next slice for a thread: at most `most` blocks. Returns their number; 0 = nothing is left, or a block
- * before failed. */
+/* Takes the next slice for a thread: at most `most` blocks. Returns their number; 0 = no block is left, the job was
+ * stopped, or with ends_at_failure a block has failed. */
 static size_t
 take_slice(job_t *self, size_t most, bool ends_at_failure, size_t *first_out)
 {
@@ -174,8 +174,7 @@ slice_blocks(const job_t *self, double rate, double left_s)
     return blocks > 0 ? blocks : 1;
 }
 
-/* The end of a load: patience_s after its begin, and later by each block that has arrived (python/kvpool/vllm/cost.py).
- */
+/* When a load ends: patience_s after its begin, later by each arrived block, max_s at most (kvpool/vllm/cost.py). */
 typedef struct {
     double begin_s, patience_s, block_s, growth_s, max_s;
 } term_t;
@@ -250,8 +249,7 @@ get_slices(job_t *self, const term_t *term, double rate, bool ends_at_failure, k
 /* get(begin_s, patience_s, block_s, growth_s, max_s, rate, ends_at_failure, flags, epoch) -> (error number, bytes that
  * arrived, seconds). Any number of threads may call it for one job, also when all is done. The times are those of
  * cost.Choice; begin_s is by CLOCK_MONOTONIC. rate: bytes a second that one thread may expect, 0 = unknown.
- * ends_at_failure: no slice is begun after a block failed. After the return of all calls nothing writes to the blocks.
- */
+ * ends_at_failure: begin no slice after a block failed. After the return of all calls nothing writes to the blocks. */
 static PyObject *
 job_get(job_t *self, PyObject *args)
 {
@@ -395,7 +393,8 @@ take_blocks(job_t *self, PyObject *list)
     return !PyErr_Occurred();
 }
 
-/* Makes the names prefix + hash in digits of all blocks. Returns NULL with an exception set. */
+/* Makes a name of *len_out bytes for each block: the prefix, then the block's hash in hexadecimal digits. Returns the
+ * names one after the other; the caller frees them. NULL with an exception set. */
 static char *
 make_names(const job_t *self, const char *prefix, Py_ssize_t prefix_len, size_t *len_out)
 {

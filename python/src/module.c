@@ -131,9 +131,9 @@ take_source(kvpy_mem_t *mem, PyObject *obj)
     return true;
 }
 
-/* write_bytes(address, str or object with memory, length, is_checked=False) -> True if the source has `length` bytes
- * of host memory; only then the bytes are copied to the address. With is_checked the result is False also if some
- * memory at the address is not writable. */
+/* write_bytes(address, str or object with memory, length, is_checked=False) -> True if the source has at least
+ * `length` bytes of host memory; only then `length` bytes are copied to the address. With is_checked the result is
+ * False also if some memory at the address is not writable. */
 static PyObject *
 write_bytes(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -197,7 +197,7 @@ add_types(PyObject *module)
     static const struct {
         const char *name; /* NULL = not in the module */
         PyType_Spec *spec;
-        PyTypeObject **type; /* has a reference until the process ends; NULL = only the module has one */
+        PyTypeObject **type; /* gets the type, with a reference for ever; NULL = only the module has one */
     } types[] = {
         {"Pool", &kvpy_pool_spec, &kvpy_pool_type},
         {NULL, &kvpy_view_spec, &kvpy_view_type},

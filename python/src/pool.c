@@ -319,7 +319,7 @@ pool_get(kvpy_pool_t *self, PyObject *args)
         return NULL;
     if (!kvpy_key(key_obj, &key)) return NULL;
     budget = kvpy_budget_begin(self, &opts);
-    /* repeat if a larger value has replaced the value meanwhile */
+    /* repeat with the value's length if the guess was too small, or a larger value has replaced the value */
     for (int round = 0; err == KVPOOL_BUFFER_SMALL && round < 4; round++) {
         Py_XDECREF(bytes);
         bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)len);

@@ -131,8 +131,8 @@ kvpy_batch_get(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
     return list;
 }
 
-/* A function of the library with one result for each key. ask_each calls it with the arguments (keys, deadline_ms,
- * flags); absent is the result for an impossible key in the drop-in API. */
+/* A function of the library with one result for each key. ask_each takes the Python arguments (keys, deadline_ms,
+ * flags) and calls the function; `absent` is the result of the drop-in API for an impossible key. */
 typedef int (*per_key_fn)(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kvpool_opts_t *opts, int *results);
 
 static PyObject *
@@ -265,7 +265,7 @@ list_of_flags(const uint8_t *flags, Py_ssize_t n)
     return list;
 }
 
-/* Makes the bytes of places, or None for a look-up without KVPOOL_PLACES. */
+/* Returns `present` as a bytes object for a look-up with KVPOOL_PLACES, else None. */
 static PyObject *
 bytes_of_places(const kvpool_opts_t *opts, const uint8_t *present, Py_ssize_t n)
 {

@@ -11,7 +11,7 @@
 /* An object in registered memory, and the ranges to copy to it or from it. */
 typedef struct {
     Py_ssize_t n; /* number of ranges */
-    size_t first; /* index of the first piece; if err is OK the item has n pieces */
+    size_t first; /* index of the item's first range in ranges_t.pieces, where it has n ranges if err is OK */
     int err; /* error of all ranges of the item; with is_code a code to be returned unchanged */
     bool is_code;
 } item_t;
@@ -66,8 +66,8 @@ make_room(ranges_t *r, size_t more)
     return true;
 }
 
-/* Reads one range. A range outside of the object gets no address, so its copy fails. An empty range needs no address,
- * and copy_all leaves it out. */
+/* Reads one range. A range outside of the object gets no address, so its copy fails. An empty range is not copied:
+ * copy_all checks only that it has both addresses. */
 static bool
 take_range(ranges_t *r, uint64_t base, uint64_t len, PyObject *const *three)
 {

@@ -45,8 +45,8 @@ kvpy_put_one(const kvpy_pool_t *self, const kvpool_key_t *key, const void *value
     return kvpool_put(self->pool, key->data, key->len, value, len, &one);
 }
 
-/* Puts again the items that may be on another segment, as a batch of their own. Without memory the results stay
- * unchanged. */
+/* Puts the items whose error may come from the preferred segment again, on any segment, in one batch. Without memory
+ * the results stay unchanged. */
 static void
 put_rest(const kvpy_pool_t *self, const kvpool_item_t *items, size_t n, const kvpool_opts_t *opts, int *results)
 {

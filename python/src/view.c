@@ -10,7 +10,7 @@ typedef struct {
     Py_ssize_t exports_n;
 } kvpy_view_t;
 
-/* Releases the view. STALE: the object was replaced or removed meanwhile, so the bytes that were read do not count. */
+/* Releases the view. STALE: the object was replaced or removed meanwhile, so the bytes that were read are invalid. */
 static int
 end_view(kvpy_view_t *self)
 {

@@ -23,14 +23,14 @@ const char *kvp_json_get_text(struct json_object *of, const char *name);
 uint64_t kvp_json_get_u64(struct json_object *of, const char *name);
 size_t kvp_json_get_list(struct json_object *of, const char *name, struct json_object **list_out);
 
-/* kvp_json_find_u64 returns the first number with that name, in the object itself or in nested objects, outer ones
- * first; 0 if there is none. */
+/* kvp_json_find_u64 returns the member with that name of the object itself, or else the first nonzero one of its
+ * nested objects (not in arrays); 0 if there is none. */
 uint64_t kvp_json_find_u64(struct json_object *in, const char *name);
 
-/* kvp_json_max_u64 returns the greatest number with that name in the object and all nested objects; 0 = none. */
+/* kvp_json_max_u64 returns the greatest number with that name in the object and all nested objects and arrays. */
 uint64_t kvp_json_max_u64(struct json_object *in, const char *name);
 
-/* The traffic of a handle over one transport. */
+/* Counters of a pool handle's traffic over one transport. */
 typedef struct {
     char name[16];
     uint64_t reads, read_bytes, writes, written_bytes;

@@ -8,7 +8,7 @@
 
 #include "common/parse.h"
 
-/* Row of the option table for the verbs that start a pool; `to` is a const char * that is NULL at first. */
+/* Table row of the option --node-listen, for verbs that start a pool; `to` is a const char * that is NULL at first. */
 #define KVP_CLI_NODE_LISTEN(to)                                                                                        \
     {                                                                                                                  \
         "node-listen", KVP_CLI_TEXT, to, "ADDRESS",                                                                    \

@@ -147,7 +147,7 @@ kvp_cli_parse(const kvp_cli_verb_t *verb, const kvp_cli_opt_t *opts, size_t opts
     bool is_help = false;
     struct option longs[OPTS_MAX + 1];
     const char *master = getenv("KVPOOL_MASTER");
-    /* An empty environment variable counts as unset; an empty flag is an error. */
+    /* An empty KVPOOL_MASTER counts as unset; an empty value of --master is an error. */
     *common = (kvp_cli_common_t){.master = master != NULL && *master != '\0' ? master : NULL,
                                  .deadline_ns = DEADLINE_DEFAULT_NS};
     const size_t n = build_rows(rows, opts, opts_n, common, &is_help);
@@ -157,7 +157,7 @@ kvp_cli_parse(const kvp_cli_verb_t *verb, const kvp_cli_opt_t *opts, size_t opts
     longs[n] = (struct option){NULL, 0, NULL, 0};
 
     opterr = 0;
-    optind = 0; /* optind 0 instead of 1 also resets glibc's state from an earlier run */
+    optind = 0; /* optind 0 instead of 1 also resets the state of glibc's getopt from an earlier call */
     for (;;) {
         int at = -1;
         int c = getopt_long(argc, argv, ":h", longs, &at);

@@ -26,7 +26,7 @@ typedef struct {
     uint64_t max;
 } kvp_cli_opt_t;
 
-/* kvp_cli_parse parses argv by the verb's table and the common one. If it returns KVP_EXIT_GO_ON, the operands are
+/* kvp_cli_parse parses argv by the verb's table and the common options. If it returns KVP_EXIT_GO_ON, the operands are
  * in argv[*first_out..argc). Otherwise it returns the exit code, after --help or after printing the fault, such as
  * an operand of a verb without operands. */
 int kvp_cli_parse(const kvp_cli_verb_t *verb, const kvp_cli_opt_t *opts, size_t opts_n, int argc, char **argv,

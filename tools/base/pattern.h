@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Test contents that can be verified byte for byte. Every 8-byte word of a block depends on the block's id and on
  * the word's position. So a check detects bytes of another block, of another position or of no block. Filling and
- * checking are faster than memory. Pure functions. */
+ * checking are limited by the memory's speed only. Pure functions. */
 #ifndef KVP_TOOLS_BASE_PATTERN_H
 #define KVP_TOOLS_BASE_PATTERN_H
 

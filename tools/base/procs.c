@@ -76,7 +76,7 @@ kvp_proc_find(const char *program, char *path, size_t cap)
 {
     const char *dir = getenv("KVPOOL_BIN_DIR");
     if (dir != NULL && *dir != '\0') {
-        /* If the user names a directory, no other directory is searched, because another program could be started
+        /* If the user names a directory, no other directory is searched: a program of another build could be started
          * by mistake. */
         snprintf(path, cap, "%s/%s", dir, program);
         return is_program(path);
@@ -279,8 +279,8 @@ start_master(kvp_local_pool_t *local, const kvp_local_conf_t *conf)
     return kvp_proc_start(&local->master, "kvpool-master", "kvpool-master", argv);
 }
 
-/* chunk_bytes_for returns a chunk size that is a multiple of the extent size, so that the whole segment is usable.
- * Chunks are whole pages; extents are whole pages or multiples of 64 bytes. */
+/* chunk_bytes_for returns a chunk size that is a multiple of the extent size (the space of one object), so that a
+ * node's whole memory is usable. Chunks are whole pages; extents are whole pages or multiples of 64 bytes. */
 static uint64_t
 chunk_bytes_for(uint64_t extent_bytes)
 {
@@ -307,7 +307,7 @@ start_node(kvp_local_pool_t *local, const kvp_local_conf_t *conf, uint32_t i)
         conf->node_listen != NULL ? conf->node_listen : "127.0.0.1:0",
         "--log-level",
         conf->log_level != NULL ? conf->log_level : "warn",
-        "--keeper", /* no keeper, because a keeper would survive the end of the pool */
+        "--keeper", /* no keeper process, which would hold the node's memory after the end of the pool */
         "none",
     };
     size_t n = 0;

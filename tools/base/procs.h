@@ -25,12 +25,12 @@ typedef struct {
  * where the build puts daemons, and in PATH. It returns false if there is no such program. */
 bool kvp_proc_find(const char *program, char *path, size_t cap);
 
-/* kvp_proc_start finds and starts the program with argv (argv[0] becomes its name) and waits for its ready line.
- * On failure it prints the reason on standard error, leaves no process, and returns SYS or DEADLINE. */
+/* kvp_proc_start finds and starts the program with argv (argv[0] becomes its name) and waits for its ready line, at
+ * most 30 s. On failure it prints the reason on standard error, leaves no process, and returns SYS. */
 kvp_err_t kvp_proc_start(kvp_proc_t *proc, const char *name, const char *program, const char **argv) KVP_MUST_USE;
 
-/* kvp_proc_stop sends the child a stop signal, kills it after 10 s, and returns its exit status: 0, or a failure
- * that was printed. It does nothing if there is no child. */
+/* kvp_proc_stop sends the child SIGTERM, kills it after 10 s, and waits for its end. It returns 0 if the child exited
+ * with 0, else 1 after printing how it ended. It does nothing if there is no child. */
 int kvp_proc_stop(kvp_proc_t *proc);
 
 typedef struct {
@@ -44,7 +44,7 @@ typedef struct {
     uint32_t nodes; /* number of nodes to start, 1 to KVP_PROCS_NODES_MAX */
     uint64_t memory_bytes[KVP_PROCS_NODES_MAX];
     uint64_t chunk_bytes; /* chunk size of the nodes; 0 = the nodes choose */
-    uint64_t extent_bytes; /* size of the objects, for which a fitting chunk size is chosen; 0 = use chunk_bytes */
+    uint64_t extent_bytes; /* space of one object, of which the chunk size shall be a multiple; 0 = use chunk_bytes */
 } kvp_local_conf_t;
 
 typedef struct {

@@ -9,11 +9,11 @@
 #include "common/base.h"
 
 #define KVP_BENCH_MOVES 1u /* the operation moves the objects' bytes, which are then verified */
-#define KVP_BENCH_PUTS 2u /* the operation puts new keys; without this flag the set is put before the measurement */
-#define KVP_BENCH_REMOVES 4u /* the operation removes its objects, so the set is put again for each leg */
+#define KVP_BENCH_PUTS 2u /* the operation puts new keys; other operations use a set that is put before the bench */
+#define KVP_BENCH_REMOVES 4u /* the operation removes its objects, so they are put again before each timed leg */
 #define KVP_BENCH_ASKS 8u /* for this operation an absent key is a result, not an error */
 #define KVP_BENCH_BATCH 16u /* the operation takes several objects in a call */
-#define KVP_BENCH_KNOWN 32u /* the operation reads from cached locations; for all other operations the cache is off */
+#define KVP_BENCH_KNOWN 32u /* the operation gets by cached locations; other operations run without this cache */
 #define KVP_BENCH_WRITES 64u /* the operation moves bytes to the pool; without this flag bytes come from the pool */
 #define KVP_BENCH_SHARED 128u /* the operation needs memory that this host shares with a node */
 
@@ -44,7 +44,7 @@ typedef struct {
     double absent; /* share of objects that are never put */
     double calls_per_s; /* rate of calls of all threads in all processes (open loop); 0 = closed loop */
     bool is_cold; /* a flag: each leg uses a new handle, whose mappings are not yet touched */
-    bool does_evict; /* a flag: puts without removal, so that new objects need eviction */
+    bool does_evict; /* a flag: the bench does not remove what it has put, so that puts cause evictions */
     uint64_t run; /* number of this run, which makes its keys different from those of other runs */
 } kvp_bench_conf_t;
 

@@ -19,7 +19,7 @@
 #include <time.h>
 
 #define POOL_SLACK_BYTES (64ull << 20)
-#define SLOT_BYTES 256u /* payload bytes for which a chunk has one slot */
+#define SLOT_BYTES 256u /* least space of an object: a node's memory has one object slot for so many bytes */
 #define PATHS_MAX 8u /* limit of the transports of a handle */
 #define WAKE_EARLY_NS 60000u /* a timer may wake the thread so much too late; the thread spins for the rest */
 
@@ -170,8 +170,8 @@ next_call(worker_t *w, uint64_t due_ns)
 
 /* ---- a leg: the timed part ---- */
 
-/* rest_turn waits for the end of the last call's interval in an open loop, so that the next leg's first call is
- * not too early. */
+/* rest_turn waits for the end of the last call's interval in an open loop (calls at a fixed rate), so that the next
+ * leg's first call is not too early. */
 static void
 rest_turn(worker_t *w)
 {
@@ -386,8 +386,8 @@ run_pass(kvp_bench_t *b)
     return err;
 }
 
-/* warm_up puts the set if the operation needs it, and makes an untimed pass, so that all memory is mapped. For
- * puts it fills the pool until all its memory has been written. */
+/* warm_up puts the set if the operation needs it, and makes an untimed pass, so that all memory is mapped. For puts
+ * it makes two passes with different keys, which write a started pool's memory once. */
 static int
 warm_up(kvp_bench_t *b, uint64_t *fill_ns_out)
 {

@@ -10,7 +10,7 @@ typedef struct {
     kvp_bench_conf_t conf;
     uint32_t process; /* number of this process, which makes its keys different from those of other processes */
     bool has_values; /* each object has its own memory; false: the objects share a little memory, and `items` is NULL */
-    uint32_t generation; /* counter of the renamings, a part of the keys */
+    uint32_t generation; /* number of times that all objects got new keys; a part of the keys */
     uint64_t piece_bytes, stride;
     uint8_t *memory;
     uint64_t memory_bytes;

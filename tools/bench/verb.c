@@ -65,7 +65,7 @@ check_conf(const bench_t *b)
     return what == NULL ? KVP_EXIT_DONE : kvp_cli_complain(b->verb, KVP_EXIT_USAGE, "--op %s: %s", c->op->name, what);
 }
 
-/* settle_set rounds the number of objects up to whole batches for all threads of all processes. */
+/* settle_set sets the number of objects of each process, rounded up to whole batches for all its threads. */
 static int
 settle_set(bench_t *b)
 {
@@ -247,7 +247,7 @@ typedef struct {
     char ways[WAYS_MAX];
 } look_t;
 
-/* note_ways lists each transport once, in the order of the nodes. */
+/* note_ways lists each transport by which a node is reached once, in the order of the nodes. */
 static void
 note_ways(look_t *look, struct json_object *stat)
 {

@@ -93,7 +93,7 @@ start_child(kvp_bench_workers_t *g, uint32_t number)
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent) _exit(1);
-        /* A child closes the sockets of the other children. Otherwise these would not notice the parent's end. */
+        /* A child closes the sockets of the children before it, which otherwise would not notice the parent's end. */
         for (uint32_t i = 0; i < number; i++)
             close(g->fds[i]);
         close(ends[0]);
@@ -122,7 +122,7 @@ order_all(kvp_bench_workers_t *g, uint64_t order, kvp_bench_leg_t *leg)
 {
     int code = KVP_EXIT_DONE;
     for (uint32_t i = 0; i < g->conf->processes; i++)
-        (void)send_all(g->fds[i], &order, sizeof(order)); /* if this fails, no answer comes, which is handled below */
+        (void)send_all(g->fds[i], &order, sizeof(order)); /* take_answer reports a child that got no order */
     for (uint32_t i = 0; i < g->conf->processes; i++) {
         const int got = take_answer(g, i);
         if (got != KVP_EXIT_DONE) {

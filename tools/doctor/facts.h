@@ -48,7 +48,7 @@ typedef struct {
 typedef struct {
     char name[8];
     bool is_named; /* a flag: named by --transports or KVPOOL_TRANSPORTS */
-    bool is_wished; /* a flag: an RDMA device or GID is selected, so it is an error if the transport does not work */
+    bool is_wished; /* a flag: KVPOOL_RDMA_DEVICE or KVPOOL_RDMA_GID_INDEX selects rdma, so it must work */
     bool is_out; /* a flag: the options exclude the transport from use */
     bool is_usable;
     char why[512]; /* reason why the transport is not usable */
@@ -56,11 +56,11 @@ typedef struct {
 
 typedef struct {
     bool was_made;
-    int err; /* error of the probe's put; if it failed, no get was tried */
+    int err; /* error of the put of the last probe object; after a failure no get was tried */
     int get_err;
     bool is_wrong; /* a flag: the get returned bytes that differ from the put */
     char detail[128]; /* the master's reason for refusing the put */
-    int small_err; /* error of a put and get of a small object, made if the large one failed */
+    int small_err; /* error of the small object's put or get, which precede the large one's */
     uint64_t put_ns, get_ns;
     bool is_left; /* a flag: the probe's object could not be removed */
 } kvp_doctor_probe_t;
@@ -102,7 +102,7 @@ typedef struct {
     kvp_doctor_node_t *nodes;
     size_t nodes_n;
     bool has_more_nodes;
-    kvp_doctor_node_t *tiers; /* SSD tiers as nodes; only name, state and size are set */
+    kvp_doctor_node_t *tiers; /* SSD tiers, of which only name, state and size have a meaning */
     size_t tiers_n;
     struct {
         char code[32], text[448];

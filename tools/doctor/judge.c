@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MEMLOCK_LOW (64ull << 20) /* a lower limit of locked memory does not even suffice for a client's buffers */
+#define MEMLOCK_LOW (64ull << 20) /* locked memory that a client needs for its own buffers */
 #define FILES_LOW 256u
 #define FILES_FEW 1024u
 #define CLIENTS_FILES 512u /* descriptors that a node needs for 256 clients */
@@ -193,7 +193,7 @@ judge_transports(judge_t *j)
     }
 }
 
-/* Returns the bytes that a node on this host would lock. A client's own buffers are unknown. */
+/* Returns the bytes that a process may have to lock: the largest node on this host, at least MEMLOCK_LOW. */
 static uint64_t
 locked_bytes(const judge_t *j)
 {
@@ -298,7 +298,7 @@ judge_master(judge_t *j)
                     KVP_DOCTOR_NODES_MAX);
 }
 
-/* Sets the suggested fix for a failed probe by the transport. */
+/* Sets the suggested fix of a finding: a probe of the node by the transport `name` failed with err. */
 static void
 fix_probe(kvp_doctor_finding_t *it, const kvp_doctor_node_t *node, const char *name, int err)
 {
@@ -320,7 +320,7 @@ fix_probe(kvp_doctor_finding_t *it, const kvp_doctor_node_t *node, const char *n
                 node->addr);
 }
 
-/* Returns whether an error is about the path to the node, and not about the request. */
+/* Returns whether the error of a probe is one of the network path to the node, and not of the request. */
 static bool
 is_of_the_way(int err)
 {
@@ -343,7 +343,7 @@ judge_probe(judge_t *j, const kvp_doctor_node_t *node, const char *name, const k
         return;
     }
     if (err == KVPOOL_OK) return;
-    if (err == KVPOOL_RETRY_AFTER) { /* the master grants no space on a node that does not answer the master */
+    if (err == KVPOOL_RETRY_AFTER) { /* the master grants no space on a node that does not answer */
         it = begin_finding(j, KVP_DOCTOR_ERROR, "no_place");
         say_finding(it,
                     "make sure that kvpool-node runs and answers there, and read its log; if all its memory is held, "
@@ -381,7 +381,7 @@ may_open_pool(const judge_t *j)
     return true;
 }
 
-/* Reports nodes that are reached by a slower transport though they offer a faster one. */
+/* Reports a node that no transport reaches, or that offers rdma but is reached by tcp. */
 static void
 judge_way(judge_t *j, const kvp_doctor_node_t *node)
 {
@@ -435,9 +435,8 @@ judge_chunks(judge_t *j)
             "sysctl -w vm.max_map_count=%llu; or a longer --chunk-bytes of the nodes", (unsigned long long)(2 * maps));
 }
 
-/* Reports if the memory of this host's nodes together exceeds the machine's or its control group's, and else if little
- * memory is left. Nodes populate their memory in the background, so each of them
- * may start although all together do not fit. */
+/* Reports if this host's nodes together have more memory than the machine or its control group, or else if little
+ * memory is left. Nodes populate their memory in the background, so each may start though all do not fit together. */
 static void
 judge_memory(judge_t *j)
 {

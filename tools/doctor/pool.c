@@ -260,7 +260,7 @@ probe_node(probing_t *p, const kvp_doctor_node_t *node, const char *name, kvp_do
     run_probe(p, KVP_DOCTOR_PROBE_BYTES, probe);
 }
 
-/* Returns whether the transport can reach this node. */
+/* Returns whether the node is to be probed by the transport: it is up, offers it and, for shm, is on this host. */
 static bool
 leads_there(const kvp_doctor_node_t *node, const char *name)
 {
@@ -300,8 +300,8 @@ probe_by(const kvp_cli_common_t *common, kvp_doctor_facts_t *facts, size_t which
     free(p.got);
 }
 
-/* Marks the nodes as unreachable if the configured transports open no pool. The pool was then read over
- * replacement transports, which do not count. */
+/* Marks all nodes as reached by no transport if the configured transports cannot open the pool: the doctor then has
+ * read the pool over other transports. */
 static void
 forget_ways(kvp_doctor_facts_t *facts)
 {

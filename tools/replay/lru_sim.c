@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See lru_sim.h. A hash table with chains, whose nodes are in one array and on a list in order of use. All memory
- * is allocated once: an eviction reuses its node. */
+ * See lru_sim.h. The cache is a hash table with chains, whose nodes are in one array and on a list in order of use.
+ * All memory is allocated once: a new block reuses the node of the evicted one. */
 #include "tools/replay/lru_sim.h"
 
 #include "common/list.h"

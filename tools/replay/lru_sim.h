@@ -15,7 +15,7 @@ void kvp_lru_sim_destroy(kvp_lru_sim_t *sim);
 
 bool kvp_lru_sim_has(const kvp_lru_sim_t *sim, uint64_t id);
 
-/* kvp_lru_sim_request returns the number of leading ids that are cached, and then touches all ids. */
+/* kvp_lru_sim_request returns the number of leading ids that are cached, and then caches or touches all n ids. */
 size_t kvp_lru_sim_request(kvp_lru_sim_t *sim, const uint64_t *ids, size_t n);
 
 #endif

@@ -21,16 +21,16 @@ typedef struct {
     uint64_t salt; /* part of keys and contents, so that the blocks of two runs in one pool differ */
     uint32_t clients;
     uint64_t rate; /* limit of blocks per second, of all clients together; 0 = no limit */
-    /* Called by the calling thread a few times a second, and once at the end. Returning false ends the run. */
+    /* Called on kvp_replay_run's thread a few times a second, and once at the end. Returning false ends the run. */
     bool (*progress)(void *arg, size_t requests_done);
     void *arg;
 } kvp_replay_conf_t;
 
 typedef struct {
     uint64_t requests, blocks;
-    uint64_t hits; /* number of blocks that were granted by a look-up and read correctly */
+    uint64_t hits; /* number of blocks that a look-up reserved and that were read correctly */
     uint64_t found_not_granted; /* number of blocks that a look-up found but did not reserve */
-    uint64_t gets_failed; /* number of blocks whose get failed although a look-up had granted them */
+    uint64_t gets_failed; /* number of blocks whose get failed although a look-up had reserved them */
     uint64_t wrong_blocks, wrong_bytes;
     uint64_t puts_done; /* number of puts after which the block is in the pool: stored now or before */
     uint64_t puts_new; /* number of puts that stored a new block */

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TOKENS_MAX (1ull << 40) /* largest accepted number; also the limit of a timestamp in ms */
+#define TOKENS_MAX (1ull << 40) /* largest number of tokens of a request; also the largest timestamp, in ms */
 #define JSON_DEPTH 4
 
 typedef struct {
@@ -38,7 +38,7 @@ is_blank(uint8_t c)
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* next_line reads one line, without its newline and surrounding blanks. *is_end_out: there are no more lines. */
+/* next_line reads one line, without its newline and trailing blanks. *is_end_out: there are no more lines. */
 static kvp_err_t
 next_line(reader_t *r, bool *is_end_out)
 {

@@ -79,8 +79,8 @@ try_open(const replay_t *r)
     return code;
 }
 
-/* start_pool starts a master and nodes whose segments have room for exactly the capacity's blocks, except that the
- * memory of a node is rounded to pages. */
+/* start_pool starts a master and nodes with room for exactly the share --capacity of the distinct blocks, except that
+ * the memory of each node is rounded up to pages. */
 static int
 start_pool(replay_t *r)
 {
@@ -180,7 +180,7 @@ run_clients(replay_t *r)
         .workload = &r->workload,
         .pool = &pool,
         .block_bytes = r->block_bytes,
-        /* In an existing pool the keys get a random salt, so that blocks of an earlier run do not count as hits. */
+        /* In a pool that was not started here, keys get a random salt: blocks of an earlier run are then no hits. */
         .salt = r->local.nodes_n > 0 ? 0 : kvp_random_u64(),
         .clients = (uint32_t)r->clients,
         .rate = r->rate,

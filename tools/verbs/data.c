@@ -42,8 +42,8 @@ kvp_cli_fetch(kvpool_t *pool, const void *key, size_t key_len, uint8_t **value_o
     return KVPOOL_OK;
 }
 
-/* write_all writes the value to fd and closes it. An error of close is an error, too, because late write errors
- * are reported there. */
+/* write_all writes the value to fd and closes it. An error of close is an error, too: a file system may report a
+ * failed write only there. */
 static int
 write_all(const kvp_cli_verb_t *verb, int fd, const char *name, const uint8_t *value, size_t len)
 {

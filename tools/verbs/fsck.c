@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The verbs snapshot and fsck. snapshot makes the master rewrite its log from the beginning. fsck checks whether the
+ * The verbs snapshot and fsck. snapshot makes the master begin a new log with its whole state. fsck checks whether the
  * pool's objects can be read: it gets every key of a running pool once, and runs kvpool-master --check on the log of
  * a stopped pool.
  *
@@ -119,8 +119,8 @@ read_key(walk_t *w, const found_t *key, size_t *len_out)
     return err;
 }
 
-/* Checks whether the key's object can be read, and counts the result. Returns an error only if the check cannot
- * continue. */
+/* Checks whether the key's object can be read, and counts the result. Returns an error only if fsck cannot continue
+ * with other keys. */
 static int
 check_key(walk_t *w, const found_t *key)
 {
@@ -165,7 +165,7 @@ of_tenant(struct json_object *stat, const char *name)
     return kvp_json_find_u64(json_object_array_get_idx(kvp_json_get(stat, "tenants"), 0), name);
 }
 
-/* Returns whether a segment is missing; objects on it may not be listed. */
+/* Returns whether a node's memory (segment) is not available. Its objects may not be listed then. */
 static bool
 is_any_away(struct json_object *stat)
 {

@@ -25,7 +25,7 @@ kvp_cli_master(const kvp_cli_verb_t *verb, int argc, char **argv)
     err = kvpool_master_switch(&conf, &switched);
     if (err != KVPOOL_OK) {
         code = kvp_cli_fail_why(verb, &common, "switch", err);
-        /* the leader has stepped down, and no other master has taken over in time */
+        /* DEADLINE: the leader has stepped down, and no other master has taken over in time */
         return err == KVPOOL_DEADLINE ? KVP_EXIT_UNREACHABLE : code;
     }
     kvp_table_t *report = kvp_report_create();

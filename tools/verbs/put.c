@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define VALUE_FIRST_BYTES (64u << 10)
-#define VALUE_MAX_DEFAULT (256ull << 20) /* largest value if no segment reports its chunk size */
+#define VALUE_MAX_DEFAULT (256ull << 20) /* limit of a value's size if no node reports its chunk size */
 #define REPLICAS_MAX 8u
 #define MEMBERS_MAX 4096u
 

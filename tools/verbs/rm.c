@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The verbs rm and bump, after which keys cannot be found. */
+ * The verbs rm, which removes keys, and bump, which makes all objects of a tenant unfindable at once. */
 #include "tools/verbs/key.h"
 #include "tools/base/opts.h"
 #include "tools/base/json_out.h"

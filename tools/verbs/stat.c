@@ -155,6 +155,7 @@ static void __attribute__((format(printf, 2, 3))) print_wrong(size_t *lines, con
     *lines += 1;
 }
 
+/* Prints a node's fault. If the master is a standby, transports are no fault: the client then connects to no node. */
 static void
 print_wrong_of_node(size_t *lines, struct json_object *segment, bool is_standby)
 {
@@ -164,7 +165,7 @@ print_wrong_of_node(size_t *lines, struct json_object *segment, bool is_standby)
     if (strcmp(state, "lost") == 0) return; /* the master's own list of faults contains lost nodes */
     if (strcmp(state, "up") != 0)
         print_wrong(lines, "node %s is %s: it takes no new objects", name, state);
-    else if (!is_standby && strcmp(kvp_json_get_text(segment, "transport"), "none") == 0) /* a standby tries no nodes */
+    else if (!is_standby && strcmp(kvp_json_get_text(segment, "transport"), "none") == 0)
         print_wrong(lines, "no transport leads from here to node %s: kvpool doctor says why", name);
 }
 
@@ -235,7 +236,7 @@ print_some_columns(const char *title, struct json_object *from, const char *cons
     json_object_put(rows);
 }
 
-/* Returns whether masters are elected through etcd. A master without etcd has no id, and is the only one. */
+/* Returns whether the masters are elected through etcd. A master without etcd is the only one, and has no id. */
 static bool
 is_elected(struct json_object *masters)
 {
@@ -289,7 +290,7 @@ print_stat(struct json_object *stat, const kvp_cli_common_t *common, bool wants_
 }
 
 /* ---- the state of a conductor */
-/* Returns a table row for a publisher, with the sums over its joins with pools. */
+/* Returns a table row for a publisher of a conductor, with sums over its joins, which match its blocks with pools. */
 static struct json_object *
 publisher_row(struct json_object *service)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The registry: the names of all transports and the tables of those in this build. Filled once, constant afterwards.
- * Any thread. */
+ * The registry: the names of all transports, and the tables of functions of those in this build. Filled once, then
+ * constant. Any thread. */
 #include "transport/all/registry.h"
 
 #include "transport/inside.h"
@@ -88,7 +88,7 @@ kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t 
     size_t n = 0;
 
     kvp_transports_init();
-    /* Reads a name, then a comma, and so on, so that an empty name before or after a comma is an error. */
+    /* Each turn reads a name up to a comma or the end, so an empty name before or after a comma is an error. */
     for (bool is_more = true; is_more; is_more = *at++ == ',') {
         size_t len = strcspn(at, ",");
         const kvp_transport_ops_t *ops = NULL;
@@ -122,7 +122,7 @@ kvp_transports_default(const kvp_transport_ops_t **list, size_t cap, size_t *n_o
         if (find_usable(names[i], strlen(names[i]), &list[n], why, why_cap) == KVP_OK)
             n++;
         else if (strcmp(names[i], "rdma") == 0 && !kvp_rdma_select_is_any(&selected))
-            return KVP_NOTSUP; /* the user selected RDMA devices by name, so it is an error that rdma cannot be used */
+            return KVP_NOTSUP; /* the user selected RDMA devices or a GID, so a missing rdma is an error */
     }
     *n_out = n;
     return KVP_OK;

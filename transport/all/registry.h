@@ -12,13 +12,13 @@ void kvp_transports_init(void);
 /* kvp_transport_find returns the table of the transport with that name, or NULL if this build lacks it. */
 const kvp_transport_ops_t *kvp_transport_find(const char *name);
 /* kvp_transports_parse reads a list of names such as "shm,rdma,tcp" into an ordered list of transports. INVALID: an
- * unknown or empty name, or a name given twice. NOTSUP: this build or this machine lacks a transport. LIMIT: more
- * than cap names. why then has one sentence about the error. */
+ * unknown or empty name, or a name given twice. NOTSUP: this build or this machine lacks a transport. With both errors
+ * why has one sentence about the cause. LIMIT: more than cap names. */
 kvp_err_t kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t cap, size_t *n_out, char *why,
                                size_t why_cap) KVP_MUST_USE;
 /* kvp_transports_default lists the transports that this build and machine can use, the best first, for callers that
- * name no transport. why has the reason why the last missing transport is missing, else it is empty. NOTSUP, with a
- * sentence in why: the user selected RDMA devices by name (kvp_rdma_select), but rdma cannot be used. */
+ * name no transport. why has the reason why the last unusable transport cannot be used, "" = all can. NOTSUP, with a
+ * sentence in why: the user selected RDMA devices or a GID (kvp_rdma_select), but rdma cannot be used. */
 kvp_err_t kvp_transports_default(const kvp_transport_ops_t **list, size_t cap, size_t *n_out, char *why, size_t why_cap)
     KVP_MUST_USE;
 

@@ -4,10 +4,10 @@
  * Design notes.
  * - This file loads and initializes no library: it looks for libcuda among the libraries of the process. A process
  *   without CUDA has no CUDA pointer, does not wait for a driver, and may fork.
- * - This file needs no CUDA header: it declares the calls that it uses. The header defines some calls as macros;
- *   names with _v2 are the functions behind these macros.
- * - Memory of a CUDA memory pool or of the virtual memory calls belongs to no context. It is copied in the device's
- *   primary context. This context is then kept for the life of the process, as the CUDA run time does. */
+ * - This file needs no CUDA header: it declares the calls that it uses. The header defines some calls as macros; names
+ *   with _v2 are the functions behind these macros.
+ * - Memory of a CUDA memory pool or of the virtual memory calls (cuMemMap) belongs to no context. It is copied in the
+ *   device's primary context, which is then kept for the life of the process, as the CUDA run time does. */
 #include "transport/gpu/device.h"
 
 #include "common/log.h"
@@ -52,8 +52,8 @@ enum { RANGE_HANDLE_DMA_BUF = 1, HOST_ALLOC_PORTABLE = 1, STREAM_NON_BLOCKING = 
     X(cuStreamCreate, (void **stream_out, unsigned flags))                                                             \
     X(cuStreamDestroy_v2, (void *stream))                                                                              \
     X(cuStreamSynchronize, (void *stream))
-/* Calls that only later versions of CUDA have: 11.3 for the first, 11.7 for the second. NULL if the library lacks
- * them. */
+/* Calls that older versions of CUDA lack: the first is new in 11.3, the second in 11.7. NULL if the library lacks the
+ * call. */
 #define CUDA_CALLS_LATER(X)                                                                                            \
     X(cuFlushGPUDirectRDMAWrites, (int target, int scope))                                                             \
     X(cuMemGetHandleForAddressRange, (void *handle_out, uint64_t addr, size_t len, int kind, unsigned long long flags))
@@ -71,7 +71,7 @@ static calls_t calls;
 static _Atomic bool is_loaded; /* true once all fields of `calls` are set */
 static struct {
     pthread_mutex_t lock;
-    /* the primary contexts that were retained, by device; NULL = not yet retained. Guarded by lock */
+    /* the primary contexts that this file has retained, by device number; NULL = not retained; guarded by lock */
     void *primary[DEVICES_MAX];
 } once = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -230,8 +230,8 @@ cuda_look(const void *addr, size_t len, kvp_devmem_t *mem_out)
     if (mem.kind == KVP_MEM_HOST) return KVP_OK;
     err = fill_devmem(&mem);
     if (err != KVP_OK) return err;
-    /* Without this attribute even a synchronous copy by the caller may still be under way when an adapter begins to
-     * read. The result is ignored, because some kinds of memory refuse the attribute. */
+    /* With SYNC_MEMOPS a synchronous copy by the user of the memory has ended when its call returns; without it, an
+     * adapter might read too early. The result is ignored, because some kinds of memory refuse the attribute. */
     if (mem.kind == KVP_MEM_DEVICE) (void)calls.cuPointerSetAttribute(&yes, POINTER_SYNC_MEMOPS, (uintptr_t)addr);
     *mem_out = mem;
     return KVP_OK;
@@ -291,7 +291,7 @@ cuda_pinned_alloc(const kvp_devmem_t *mem, size_t len, void **addr_out)
     return KVP_OK;
 }
 
-/* Frees pinned memory. If the context or the process's CUDA has ended, the memory is freed already. */
+/* Frees pinned memory. If the context or CUDA in this process has ended, the memory was freed with it. */
 static void
 cuda_pinned_free(const kvp_devmem_t *mem, void *addr)
 {

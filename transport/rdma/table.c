@@ -19,7 +19,7 @@
 #define CONNS_DEFAULT 4096u
 #define PROBE_TEXT_MAX 512u
 
-/* The result of the first probe. Its devices stay open, because opening devices takes too long for a call. */
+/* The result of the first probe, which holds the devices open, because opening them takes too long for a call. */
 static struct {
     pthread_once_t once;
     pid_t owner; /* the process that opened the devices */
@@ -47,13 +47,13 @@ rdma_probe(const char **why_out)
     pthread_once(&probed.once, probe_once);
     *why_out = probed.text;
     if (probed.err != KVP_OK || probed.owner == getpid()) return probed.err;
-    /* The kernel refuses calls through a descriptor of another process, and librdmacm opens no device twice. */
+    /* After a fork the kernel refuses calls through the parent's descriptors, and librdmacm opens no device twice. */
     *why_out = "this process was forked from a process that had opened its RDMA devices; open pools after the fork, or "
                "start a new process (multiprocessing: spawn)";
     return KVP_NOTSUP;
 }
 
-/* Returns whether the answer to a peer has room for the addresses of all devices. */
+/* Returns whether an answer to a peer has room for the addresses of n devices. */
 static bool
 can_be_told(kvp_rdma_dev_t *const *devs, size_t n)
 {
@@ -65,8 +65,7 @@ can_be_told(kvp_rdma_dev_t *const *devs, size_t n)
     return kvp_rdma_answer_encode(&answer, bytes) > 0;
 }
 
-/* Opens the devices. If there are more than an answer has room for, keeps those nearest to the thread that creates
- * the instance. */
+/* Opens the devices. If an answer to a peer has no room for all, keeps those nearest to this thread's processor. */
 static kvp_err_t
 open_devs(kvp_rdma_tp_t *tp, const kvp_tp_conf_t *conf)
 {
@@ -169,7 +168,7 @@ rdma_mr_export(const kvp_mr_t *base, kvp_access_t access, uint64_t incarnation, 
     kvp_rdma_mr_t *mr = kvp_container_of((kvp_mr_t *)(uintptr_t)base, kvp_rdma_mr_t, base);
     kvp_rdma_tp_t *tp = kvp_rdma_tp_of(base->tp);
     kvp_rdma_token_t keys = {
-        .epoch = kvp_rdma_epoch(tp), /* read before the keys, so that keys of an old epoch never carry a newer epoch */
+        .epoch = kvp_rdma_epoch(tp), /* read before the keys, so that keys of an old epoch never get a newer epoch */
         .addr = (uint64_t)(uintptr_t)base->addr,
         .len = base->len,
         .is_writable = access == KVP_ACCESS_WRITE,

@@ -2,14 +2,13 @@
  * Shared memory files (memfd) and huge pages for them.
  *
  * Design notes.
- * - A page fault costs as much as three copies of 4 KiB, for the first process that touches the page and again for
- *   each process that maps the page. With pages of 2 MiB the cost vanishes.
- * - Most systems ship with huge pages for shared memory disabled (shmem_enabled "never"), and a file can request
- *   nothing else without a mount of its own. MADV_COLLAPSE works all the same (except with "deny"): it makes one huge
- *   page out of the existing pages of a range, while other processes have the file mapped. At least one page must
- *   exist.
- * - While the kernel populates pages it holds the lock of the process's whole address space, and every thread that
- *   maps or unmaps memory waits for the lock, even in code that is not ours. So each call populates little. */
+ * - A page fault costs as much as three copies of 4 KiB: once for the first process that touches a page, and once for
+ *   each further process that maps it. With pages of 2 MiB this cost vanishes.
+ * - Most systems ship with huge pages for shared memory disabled (shmem_enabled "never"), and only files of a special
+ *   tmpfs mount can ask for them. MADV_COLLAPSE works all the same (except with "deny"): it makes one huge page out of
+ *   the existing pages of a range, while other processes have the file mapped. At least one page must exist.
+ * - While the kernel populates pages it holds the lock of the process's whole address space, and every thread that maps
+ *   or unmaps memory waits for the lock, even in code that is not ours. So each call populates little. */
 #include "transport/shm/mapping.h"
 
 #include "common/forkguard.h"
@@ -33,7 +32,7 @@ map_file(kvp_mem_t *mem, uint64_t len)
     if (mem->addr == NULL) return false;
     mem->len = len;
     if (madvise(mem->addr, len, MADV_DONTFORK) != 0) return false;
-    /* Where the system gives huge pages on request, the first touch of the memory then makes them. */
+    /* If the system gives huge pages on request (shmem_enabled "advise"), the first touch of this memory makes them. */
     (void)madvise(mem->addr, len, MADV_HUGEPAGE);
     return true;
 }
@@ -85,7 +84,7 @@ kvp_memfile_drop(kvp_mem_t *mem)
 #define MADV_COLLAPSE 25
 #endif
 
-/* the bytes populated by one call: new small pages of this size take some hundred microseconds */
+/* the bytes populated by one madvise call: new small pages of this size take some hundred microseconds */
 #define TOUCH_BYTES (256u << 10)
 
 static void *
@@ -123,7 +122,7 @@ kvp_make_huge(void *addr, size_t len, bool *is_hopeless_out)
     uint8_t *at = addr;
 
     *is_hopeless_out = false;
-    /* Populates by madvise and not by a store, because another process may be writing to the page. */
+    /* Populates one small page of each huge page by madvise, not by a store: other processes may be writing. */
     for (size_t off = 0; off < len; off += KVP_HUGE_BYTES)
         if (madvise(at + off, 1, MADV_POPULATE_WRITE) != 0) return false;
     if (madvise(at, len, MADV_COLLAPSE) == 0) return true;

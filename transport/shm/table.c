@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The shm transport: shared memory between the processes of one host. Memory is a sealed memfd, mapped by each
- * process that opens it; submit is a copy by the calling thread. The transport has no serving side: a peer's stores
- * are invisible to the node.
+ * The shm transport: shared memory between the processes of one host. Memory is a sealed memfd, mapped by each process
+ * that opens it; submit is a copy by the calling thread. The transport has no serving side: a peer's stores are
+ * invisible to the node.
  *
  * Design notes.
  * - The owner of a memfd that can shrink could kill this process with SIGBUS, so a memfd without seals is refused. A
- *   memfd of hugetlbfs is refused as well: its store of huge pages may be empty, with the same result.
+ *   memfd of hugetlbfs is refused as well: if the system has no huge page left, a touch also ends in SIGBUS.
  * - peer_fence never calls done. A process that mapped our memory for writing keeps the mapping. Its stores end only
- *   with its death, which the node proves by pidfd, or when the process says so. The fencing node asks for this
- *   proof, not this transport.
+ *   with its death, which the node proves by pidfd, or when the process reports that it has unmapped the memory. The
+ *   node that fences a peer gets this proof, not this transport.
  * - quiesce calls done at once (the default), because the serving side makes no copies.
  * - Mappings are MADV_DONTFORK: a forked child must not hold a writable mapping that the node does not know. */
 #include "transport/shm/table.h"
@@ -31,8 +31,7 @@
 
 typedef struct {
     kvp_mr_t base;
-    /* the memory's own descriptor, borrowed. Descriptors for peers are opened on request, because a process may have
-     * few */
+    /* the memory's own descriptor, borrowed. Peers' descriptors are made on request, because their number is limited */
     int fd;
 } shm_mr_t;
 
@@ -107,7 +106,7 @@ shm_mr_reg(kvp_tp_t *tp, const kvp_mem_t *mem, kvp_mr_t *base)
     (void)tp;
     if (err != KVP_OK) return err;
     mr->fd = mem->fd;
-    /* A memory file is created with access for all users. Without this chmod a reader of another user could open its
+    /* A memfd is created with mode 0777. Without this chmod a reader of another user could open its read-only
      * descriptor again for writing. */
     if (fchmod(mr->fd, S_IRUSR | S_IWUSR) == 0) return KVP_OK;
     kvp_log_error("transport", "cannot keep shared memory from other users: %m");
@@ -141,7 +140,7 @@ shm_rseg_open(kvp_tp_t *tp, const kvp_token_t *token, uint64_t len, kvp_access_t
     if (addr == NULL) {
         kvp_log_warn("transport", "cannot map shared memory bytes %llu: %m%s", (unsigned long long)len,
                      errno == ENOMEM ? "; a process may have vm.max_map_count mappings" : "");
-        if (errno == EACCES) return KVP_INVALID; /* a reader's descriptor was used for a writable mapping */
+        if (errno == EACCES) return KVP_INVALID; /* a writable mapping was asked for with a reader's descriptor */
         return errno == ENOMEM ? KVP_NOMEM : KVP_SYS;
     }
     if (madvise(addr, len, MADV_DONTFORK) != 0) {

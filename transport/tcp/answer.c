@@ -3,7 +3,7 @@
  * a connection (conn.h), and makes no system call. Runs in the lane's thread, under the lane's lock. */
 #include "transport/tcp/conn.h"
 
-/* Returns the number of bytes that a successful READ has in the answer: its data and, if requested, its checksum. */
+/* Returns how many bytes of an answer belong to a successful READ: its data and, if requested, its checksum. */
 static uint64_t
 whole_bytes(const kvp_tcp_read_t *r)
 {
@@ -17,7 +17,7 @@ kvp_tcp_answer_begin(kvp_tcp_conn_t *conn)
     uint64_t body = 0;
 
     w->head_len = (uint32_t)kvp_data_rep_head_bytes(w->ops_n);
-    w->status[w->ops_n] = 0; /* the bytes after the last status pad the head to 8, and must be zero */
+    w->status[w->ops_n] = 0; /* the statuses are padded to a multiple of 8 bytes, with zeroes */
     if (conn->dec.is_read)
         for (uint32_t i = 0; i < w->ops_n; i++)
             if (w->status[i] == KVP_OK) body += whole_bytes(&w->reads[i]);
@@ -62,9 +62,9 @@ source_of(kvp_tcp_work_t *w, kvp_tcp_read_t *r)
     return w->stage + r->staged_at;
 }
 
-/* Gathers the next bytes of an answer. Gathering stops before a READ with AFTER_PRIOR until the kernel has taken all
- * earlier bytes that are sent straight from memory; staged bytes were loaded already. Gathering also stops after a
- * READ with a checksum, because the checksum is complete only after all the READ's bytes were sent. */
+/* Gathers an answer's next bytes, for one send call. Gathering stops before a READ with AFTER_PRIOR until the kernel
+ * has taken all earlier bytes that are sent straight from memory; staged bytes were loaded already. Gathering also
+ * stops after a READ with a checksum, because the checksum is complete only after all the READ's bytes were sent. */
 void
 kvp_tcp_answer_gather(kvp_tcp_conn_t *conn, kvp_tcp_gather_t *g)
 {
@@ -83,7 +83,7 @@ kvp_tcp_answer_gather(kvp_tcp_conn_t *conn, kvp_tcp_gather_t *g)
         const uint8_t *from;
 
         if (w->status[i] != KVP_OK) continue;
-        if (off >= r->len) { /* only the READ's checksum is left to send */
+        if (off >= r->len) { /* all data of the READ was sent: its checksum is left */
             has_room = gather_add(g, (const uint8_t *)&w->sum + (off - r->len), whole_bytes(r) - off);
             continue;
         }
@@ -96,8 +96,8 @@ kvp_tcp_answer_gather(kvp_tcp_conn_t *conn, kvp_tcp_gather_t *g)
     }
 }
 
-/* Adds sent bytes of a READ to its checksum. The kernel has copied the bytes, and the checksum is of the memory as it
- * is now: if the memory changed in between, the checksum does not match and the reader detects the change. */
+/* Adds n sent bytes of a READ, from offset off on, to its checksum. The kernel has copied them, and the checksum is of
+ * the memory as it is now: if the memory changed in between, the reader finds that the checksum does not match. */
 static void
 sum_sent(kvp_tcp_work_t *w, const kvp_tcp_read_t *r, uint64_t off, uint64_t n)
 {

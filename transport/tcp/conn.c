@@ -11,12 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TURN_BYTES (2u << 20) /* the most bytes that a connection moves before the next connection's turn */
+#define TURN_BYTES (2u << 20) /* bytes moved after which the connection's turn ends and the next one begins */
 #define SPARE_MAX 64u
 
 typedef enum {
-    STEP_MORE, /* more can be done: call the step again */
-    STEP_WAIT, /* nothing can be done until the next event */
+    STEP_MORE, /* the connection can do more now: call the step again */
+    STEP_WAIT, /* the connection can do nothing until its next event */
     STEP_DEAD,
 } step_t;
 
@@ -29,7 +29,7 @@ work_take(kvp_tcp_lane_t *lane)
         lane->spare = w->next;
         lane->spare_n--;
     } else {
-        w = malloc(sizeof *w); /* malloc and not calloc: only the pages that a request uses are touched */
+        w = malloc(sizeof *w); /* malloc, not calloc, which would touch pages that the request does not use */
         if (w == NULL) return NULL;
         w->summing = NULL;
     }
@@ -118,8 +118,8 @@ recv_some(kvp_tcp_conn_t *conn, struct iovec *iov, size_t iov_n, size_t *n_out)
 
 /* ---- the hello, which admits a peer */
 
-/* judge_hello decides whether the peer may connect. It stores the peer's incarnation in the connection before it
- * checks the fenced set, so that a concurrent fence either is seen here or finds the connection. */
+/* judge_hello decides whether the peer may connect. It stores the peer's incarnation in the connection before it checks
+ * the fenced set, so that a concurrent fence either is seen here or finds the connection and ends it. */
 static kvp_err_t
 judge_hello(kvp_tcp_conn_t *conn, const Kvp__Pb__DataHello *hello, const char **detail_out)
 {
@@ -155,8 +155,8 @@ judge_hello(kvp_tcp_conn_t *conn, const Kvp__Pb__DataHello *hello, const char **
     return KVP_OK;
 }
 
-/* Sends the answer to the hello, and returns whether all of it was sent. The answer is small and the socket's buffer
- * is empty, so an answer that does not fit at once counts as failed. */
+/* Sends the answer to the hello, and returns whether all of it was sent. The answer is small and the socket's buffer is
+ * empty, so a partial send counts as a failure. */
 static bool
 send_reply(kvp_tcp_conn_t *conn, uint64_t request_id, kvp_err_t verdict, const char *detail)
 {
@@ -195,7 +195,7 @@ answer_hello(kvp_tcp_conn_t *conn, const kvp_frame_t *frame)
         conn->state = KVP_TCP_CONN_REQUEST;
         kvp_list_del(&conn->on_hello);
     } else {
-        /* The connection is not closed yet: closing it with unread bytes would reset it and could lose the answer. */
+        /* Not closed yet: a close with unread bytes would reset the connection, and the peer could lose the answer. */
         conn->state = KVP_TCP_CONN_REFUSED;
         shutdown(conn->fd, SHUT_WR);
     }
@@ -271,7 +271,7 @@ run_publish(kvp_exports_t *ex, const kvp_data_op_t *op)
     return kvp_word_publish(at, op->guard_word);
 }
 
-/* Begins the decoded operation. Returns false if there is no memory for the checksum state. */
+/* Begins the operation that was decoded last; runs a PUBLISH at once. False: no memory for the checksum state. */
 static bool
 begin_op(kvp_tcp_conn_t *conn)
 {
@@ -301,8 +301,8 @@ begin_op(kvp_tcp_conn_t *conn)
     return true;
 }
 
-/* Returns whether bytes of the current WRITE's body may still be stored; called before each copy. A refusal is
- * permanent for the WRITE. */
+/* Returns whether bytes of the current WRITE may still be stored: its memory and guard were valid, and the guard's word
+ * is unchanged. Called before each copy. A refused WRITE stays refused. */
 static bool
 may_land(kvp_tcp_work_t *w)
 {
@@ -344,8 +344,8 @@ decode_input(kvp_tcp_conn_t *conn)
     return STEP_MORE;
 }
 
-/* recv_request receives the body of a WRITE straight into exported memory. Bytes after the body, or of a refused
- * body, go into the connection's buffer. */
+/* recv_request receives the body of a WRITE straight into exported memory. Bytes after the body, or of a refused WRITE,
+ * go into the connection's buffer rx. */
 static step_t
 recv_request(kvp_tcp_conn_t *conn, size_t *n_out)
 {
@@ -421,7 +421,7 @@ step_answer(kvp_tcp_conn_t *conn, size_t *n_out)
 
 /* ---- turns: a connection's share of its lane */
 
-/* Returns whether the connection is in the middle of an operation that will use the same memory again without a
+/* Returns whether the connection stopped in the middle of an operation that will use exported memory again without a
  * check. A guarded WRITE checks its guard before each copy, so it does not count. */
 static bool
 is_within_op(const kvp_tcp_conn_t *conn)

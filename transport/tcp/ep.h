@@ -2,11 +2,12 @@
  * An endpoint of tcp: the asking side. Internal to table.c (connect, submit, poll) and flow.c (sending and receiving).
  *
  * Design notes.
- * - Transfers form a ring in the order of submission. Neighbours of one kind (READ; WRITE and PUBLISH) make up a
- *   request. Requests are sent and answered in order, so a transfer's place in the ring is its only bookkeeping.
+ * - Transfers form a ring in the order of submission. Adjacent transfers of one kind (READ, or WRITE and PUBLISH) make
+ *   up a request. Requests are sent and answered in order, so a transfer's place in the ring is the only record of it.
  * - Payload moves directly between the socket and the caller's memory: two cursors, tx and rx, walk over the requests
  *   and give the next piece of memory to send from or to receive into.
- * - ep_poll both sends and receives, and the serving side does one at a time, so two full sockets cannot deadlock.
+ * - ep_poll sends and receives, while the serving side does one at a time. So the two sides cannot both wait with full
+ *   socket buffers.
  * - Each piece is summed while it is in the cache: after it was received, or before it is sent. */
 #ifndef KVP_TRANSPORT_TCP_EP_H
 #define KVP_TRANSPORT_TCP_EP_H
@@ -15,8 +16,8 @@
 #include "transport/tcp/wire.h"
 #include "common/buf.h"
 
-#define KVP_TCP_RING 4096u /* the most transfers of an endpoint under way */
-#define KVP_TCP_REQS 512u /* the most requests of an endpoint under way */
+#define KVP_TCP_RING 4096u /* the most transfers under way on one endpoint */
+#define KVP_TCP_REQS 512u /* the most requests under way on one endpoint */
 #define KVP_TCP_REPLY_MAX 1024u
 #define KVP_TCP_HEAD_WORDS ((sizeof(kvp_data_rep_t) + 4 * KVP_DATA_OPS_MAX) / 8)
 
@@ -38,23 +39,23 @@ typedef struct {
     kvp_data_req_t hdr;
     uint32_t first;
     bool is_read;
-    /* the request has a WRITE whose source may be the destination of an earlier READ, so it waits for earlier READs */
+    /* the request has a WRITE with AFTER_PRIOR, whose source earlier READs may fill, so it waits for these READs */
     bool is_after_reads;
     uint64_t payload;
 } kvp_tcp_req_t;
 
 /* The send cursor: the position of the next byte to send. */
 typedef struct {
-    uint32_t req; /* the request's number; equal to reqs_tail if nothing is left to send */
+    uint32_t req; /* the request being sent; equal to reqs_tail if all were sent */
     enum { KVP_TCP_TX_HDR, KVP_TCP_TX_OP, KVP_TCP_TX_BODY } part;
     uint32_t op;
-    uint32_t iov; /* in a body: the index of the iov, while `body` counts the body's bytes before the cursor */
+    uint32_t iov; /* in a body: the index in the transfer's iov; `body` is the number of its bytes before the cursor */
     uint64_t body;
-    size_t off; /* the offset in the header, in the operation's record, or in the iov */
-    uint64_t pos; /* the position in the whole stream, compared with tx_summed */
+    size_t off; /* the offset in the request's header, in the operation's record, or in piece `iov` */
+    uint64_t pos; /* the number of stream bytes before the cursor, compared with tx_summed */
 } kvp_tcp_tx_t;
 
-/* The receive cursor: in the head of an answer, or in the body of the transfer at the ring's head. */
+/* The receive cursor: in the head of an answer, or in the body of the transfer at `head`. */
 typedef struct {
     bool in_body;
     size_t head_got;
@@ -75,26 +76,26 @@ typedef struct {
     int fd;
     kvp_tcp_ep_state_t state;
     kvp_err_t broken_by;
-    kvp_ep_done_fn done; /* the function to call when the connection stands or fails; NULL once called */
+    kvp_ep_done_fn done; /* the done function of ep_connect; NULL after its call */
     void *arg;
     kvp_buf_t hello;
     size_t hello_sent;
     uint32_t reply_len;
     uint8_t reply[KVP_TCP_REPLY_MAX];
 
-    /* Positions in the rings only grow. A position's slot is the position modulo the ring's size. */
-    uint32_t head, tail; /* the ring's oldest and next position: the transfers between are owned by the endpoint */
-    uint32_t reqs_head, reqs_tail; /* reqs_head is the request whose answer is being received */
-    uint32_t reads_sent; /* the number of READ requests sent whole whose answers are not complete */
+    /* Positions in the rings only grow; the slot is the position modulo the ring's size. */
+    uint32_t head, tail; /* the endpoint's transfers are at ring positions head to tail - 1, oldest first */
+    uint32_t reqs_head, reqs_tail; /* the requests under way; the answer to reqs_head is being received */
+    uint32_t reads_sent; /* the number of READ requests that were sent in full and have no complete answer */
     kvp_tcp_tx_t tx;
     kvp_tcp_rx_t rx;
-    uint64_t tx_summed; /* the stream position up to which sent bytes were added to checksums */
+    uint64_t tx_summed; /* the bytes of the stream before this position are in the checksums */
     kvp_sum_state_t *tx_sum;
     kvp_sum_state_t *rx_sum;
-    /* the index in `heads` of the current answer's head; the other entry receives the next answer's head */
+    /* heads[heads_at] has the head of the current answer; the other entry receives the next answer's head */
     uint32_t heads_at;
     uint64_t heads[2][KVP_TCP_HEAD_WORDS];
-    size_t fired; /* the number of completions in the current ep_poll */
+    size_t fired; /* the number of transfers completed in this ep_poll */
 
     kvp_tcp_req_t reqs[KVP_TCP_REQS];
     kvp_xfer_t *ring[KVP_TCP_RING];
@@ -113,18 +114,18 @@ kvp_tcp_xfer_at(kvp_tcp_ep_t *ep, uint32_t pos)
     return ep->ring[pos % KVP_TCP_RING];
 }
 
-/* kvp_tcp_ep_fire_connect calls the done function of ep_connect, unless it was called already. */
+/* kvp_tcp_ep_fire_connect calls the done function of ep_connect with err, unless it was called before. */
 void kvp_tcp_ep_fire_connect(kvp_tcp_ep_t *ep, kvp_err_t err);
 
-/* kvp_tcp_ep_break ends the endpoint, and completes all its transfers with err. */
+/* kvp_tcp_ep_break ends the endpoint, and completes all its transfers with the status err. */
 void kvp_tcp_ep_break(kvp_tcp_ep_t *ep, kvp_err_t err);
 
-/* kvp_tcp_ep_is_stalled returns whether the next request must wait for answers: the source of a WRITE in it may be
- * the destination of an earlier READ. */
+/* kvp_tcp_ep_is_stalled returns whether the next request must wait for the answers to READs: the source of a WRITE in
+ * it may be the destination of an earlier READ. */
 bool kvp_tcp_ep_is_stalled(kvp_tcp_ep_t *ep);
 
-/* kvp_tcp_ep_flush sends requests, and kvp_tcp_ep_receive receives answers, as far as possible without blocking and
- * up to 8 MiB in one call. */
+/* kvp_tcp_ep_flush sends requests, and kvp_tcp_ep_receive receives answers, without blocking and up to about 8 MiB in
+ * one call. */
 void kvp_tcp_ep_flush(kvp_tcp_ep_t *ep);
 void kvp_tcp_ep_receive(kvp_tcp_ep_t *ep);
 

@@ -5,9 +5,9 @@
 #include "transport/tcp/sock.h"
 #include "common/log.h"
 
-/* the most bytes of one system call: they stay in the second-level cache until they are summed */
+/* the most bytes of one system call, few enough to be in the second-level cache when they are summed */
 #define PIECE_BYTES (512u << 10)
-/* the most bytes that one ep_poll sends or receives, so that callers can check the clock */
+/* bytes sent or received after which ep_poll returns, so that its caller can check the clock */
 #define POLL_BYTES (8u << 20)
 #define IOVS 64u
 
@@ -32,9 +32,8 @@ kvp_tcp_ep_fire_connect(kvp_tcp_ep_t *ep, kvp_err_t err)
     if (done != NULL) done(ep->arg, err);
 }
 
-/* Shuts the socket down first, so that no byte touches the memory of the transfers that complete now. The descriptor
- * stays open until ep_close: a caller can still remove its number from a poll set, and no other file gets the
- * number. */
+/* First shuts down the socket, so that no byte reaches the memory of the transfers that complete now. The descriptor
+ * stays open until ep_close: so the caller can still remove it from a poll set, and no other file gets its number. */
 void
 kvp_tcp_ep_break(kvp_tcp_ep_t *ep, kvp_err_t err)
 {
@@ -52,11 +51,10 @@ kvp_tcp_ep_break(kvp_tcp_ep_t *ep, kvp_err_t err)
 typedef struct {
     uint8_t *at;
     size_t len;
-    kvp_xfer_t *xfer; /* the transfer whose body the piece belongs to; NULL for headers and records */
+    kvp_xfer_t *xfer; /* the transfer to whose body the piece belongs; NULL = a header or record */
 } piece_t;
 
-/* tx_piece returns in *piece the contiguous bytes at the send cursor. Returns false after the last submitted
- * request. */
+/* tx_piece returns in *piece the contiguous bytes from the send cursor on. False: all requests were sent. */
 static bool
 tx_piece(kvp_tcp_ep_t *ep, kvp_tcp_tx_t *tx, piece_t *piece)
 {
@@ -69,7 +67,7 @@ tx_piece(kvp_tcp_ep_t *ep, kvp_tcp_tx_t *tx, piece_t *piece)
         piece->at = (uint8_t *)&req->hdr + tx->off;
         piece->len = sizeof req->hdr - tx->off;
     } else if (tx->part == KVP_TCP_TX_OP) {
-        /* The records of READs are adjacent, up to the position where the ring wraps. */
+        /* The records of a request's READs are adjacent in memory, up to the end of the ring. */
         uint32_t n =
             req->is_read ? (uint32_t)kvp_min_u64(req->hdr.n_ops - tx->op, KVP_TCP_RING - pos % KVP_TCP_RING) : 1;
         piece->at = (uint8_t *)&ep->ops[pos % KVP_TCP_RING] + tx->off;
@@ -97,7 +95,7 @@ tx_next_op(kvp_tcp_tx_t *tx, const kvp_tcp_req_t *req, uint32_t n)
     tx->part = KVP_TCP_TX_HDR;
 }
 
-/* tx_move advances the send cursor by n bytes, at most to the end of the piece that tx_piece returned. */
+/* tx_move moves the send cursor by n bytes, at most to the end of the piece from tx_piece. */
 static void
 tx_move(kvp_tcp_ep_t *ep, kvp_tcp_tx_t *tx, size_t n)
 {
@@ -135,8 +133,8 @@ tx_move(kvp_tcp_ep_t *ep, kvp_tcp_tx_t *tx, size_t n)
     }
 }
 
-/* Adds a body's piece to the transfer's checksum, without the bytes already added: a piece that was sent only in part
- * is gathered again. */
+/* Adds a piece of a body to its transfer's checksum. Leaves out bytes that were added before, because a piece that was
+ * sent in part is gathered again. */
 static void
 tx_sum_piece(kvp_tcp_ep_t *ep, const kvp_tcp_tx_t *tx, const piece_t *piece)
 {
@@ -171,7 +169,7 @@ gather_tx(kvp_tcp_ep_t *ep, struct iovec *iov, size_t *bytes_out)
     size_t bytes = 0;
 
     while (n < IOVS && bytes < PIECE_BYTES && tx_piece(ep, &tx, &piece)) {
-        /* A request after a partly sent one may have to wait for earlier READs, so gathering stops before it. */
+        /* Earlier requests in this call are not sent yet, so whether this request must wait for READs is not known. */
         if (tx.req != ep->tx.req && kvp_tcp_req_at(ep, tx.req)->is_after_reads) break;
         piece.len = (size_t)kvp_min_u64(piece.len, PIECE_BYTES - bytes);
         tx_sum_piece(ep, &tx, &piece);
@@ -225,7 +223,7 @@ kvp_tcp_ep_flush(kvp_tcp_ep_t *ep)
 
 /* ---- receiving answers */
 
-/* Returns the number of bytes that a successful READ has in the answer: its data and, if requested, its checksum. */
+/* Returns how many bytes of an answer belong to a successful READ: its data and, if requested, its checksum. */
 static uint64_t
 whole_bytes(const kvp_xfer_t *x)
 {
@@ -247,7 +245,7 @@ finish_request(kvp_tcp_ep_t *ep)
     ep->rx = (kvp_tcp_rx_t){0};
 }
 
-/* Completes the transfers of the answer that have no body, up to the next transfer with a body or the answer's end. */
+/* Completes the transfers of the current answer that have no body, up to the next with a body or the answer's end. */
 static void
 settle_request(kvp_tcp_ep_t *ep)
 {
@@ -319,8 +317,8 @@ take_body(kvp_tcp_ep_t *ep, const uint8_t *at, size_t n)
     if (rx->body == whole_bytes(x)) end_body(ep, KVP_OK);
 }
 
-/* Counts received bytes of the peer's checksum, which follows the READ's data. Completes the READ once the checksum
- * is whole: CORRUPT if it differs. */
+/* Counts n received bytes of the peer's checksum, which follows a READ's data. When all 8 are there, completes the
+ * READ: CORRUPT if the data has another checksum. */
 static void
 take_sum(kvp_tcp_ep_t *ep, size_t n)
 {
@@ -337,7 +335,7 @@ skip_empty_iov(const kvp_xfer_t *x, uint32_t *iov)
         ++*iov;
 }
 
-/* Handles n received bytes, which lie where gather_rx pointed: advances the receive cursor in the same order. */
+/* Handles n received bytes, which lie where gather_rx pointed: moves the receive cursor over them in the same order. */
 static void
 take_received(kvp_tcp_ep_t *ep, size_t n)
 {
@@ -376,8 +374,8 @@ gather_add(kvp_tcp_gather_t *g, void *at, size_t len)
     g->bytes += len;
 }
 
-/* Gathers the memory for the bodies of the current answer, from the receive cursor on. Returns true if all bodies of
- * the answer were gathered. */
+/* Gathers the memory for the bodies of the current answer, from the receive cursor on. Returns true if the gathered
+ * memory reaches to the end of the answer. */
 static bool
 gather_bodies(kvp_tcp_ep_t *ep, kvp_tcp_gather_t *g)
 {
@@ -409,8 +407,8 @@ gather_bodies(kvp_tcp_ep_t *ep, kvp_tcp_gather_t *g)
     return true;
 }
 
-/* gather_rx collects the memory for the next received bytes: the rest of the current answer as far as its layout is
- * known, then the head of the next answer. */
+/* gather_rx gathers the memory for the next bytes to receive: the rest of the current answer as far as its layout is
+ * known, and then the head of the next answer. */
 static void
 gather_rx(kvp_tcp_ep_t *ep, kvp_tcp_gather_t *g)
 {
@@ -436,7 +434,7 @@ kvp_tcp_ep_receive(kvp_tcp_ep_t *ep)
     size_t total = 0;
 
     while (ep->state == KVP_TCP_EP_READY && total < POLL_BYTES) {
-        /* true if a request was sent whole, so that an answer is expected */
+        /* true: a request was sent in full, so its answer is expected */
         bool is_awaited = ep->reqs_head != ep->tx.req;
         kvp_tcp_gather_t g;
         size_t n;
@@ -446,7 +444,7 @@ kvp_tcp_ep_receive(kvp_tcp_ep_t *ep)
         if (is_awaited)
             gather_rx(ep, &g);
         else
-            gather_add(&g, ep->heads[0], 1); /* detects end of file; any received byte is a protocol error */
+            gather_add(&g, ep->heads[0], 1); /* to detect the end of file; a received byte is a protocol error */
         err = kvp_tcp_sock_recv(ep->fd, g.iov, g.n, &n);
         if (err == KVP_EAGAIN) return;
         if (err == KVP_OK && !is_awaited) err = KVP_PROTO;

@@ -17,13 +17,13 @@
 #include <string.h>
 
 #define MAX_CONNS_DEFAULT 4096u
-/* connections over the maximum that get a BUSY answer; connections over this number are closed without an answer */
+/* this many connections over max_conns get the answer BUSY; further connections are closed without an answer */
 #define REFUSE_SLACK 64u
 #define HELLO_NS (5 * KVP_NS_PER_S)
 #define QUIESCE_CUT_NS KVP_NS_PER_S
 #define ACCEPT_PAUSE_NS (100 * KVP_NS_PER_MS)
 #define ACCEPTS_A_TURN 64
-/* the most yields of a lane to waiting threads: a waiting thread that cannot run must not stop the lane */
+/* the most yields of a lane's thread to threads that wait for its lock: one that cannot run must not stop the lane */
 #define GIVE_WAY_YIELDS 100
 
 struct kvp_tcp_server {
@@ -32,19 +32,19 @@ struct kvp_tcp_server {
     uint32_t lanes_n;
     uint32_t max_conns;
     _Atomic uint32_t next_lane;
-    _Atomic int listen_fd; /* the listening socket, served by lane 0; -1 = none */
-    /* the time until which accepting is paused; 0 = not paused. Only lane 0's thread uses it */
+    _Atomic int listen_fd; /* the listening socket, which lane 0 serves; -1 = none */
+    /* the time when accepting goes on after a pause; 0 = no pause. Used only by lane 0's thread */
     uint64_t accept_again_ns;
 };
 
-/* One call of quiesce. Freed after the last lane has passed. */
+/* One call of quiesce. Freed after every lane and the caller have passed it. */
 typedef struct {
     kvp_quiesce_fn done;
     void *arg;
     _Atomic uint32_t lanes_left;
     struct quiesce_lane {
-        kvp_list_t link; /* link in lane->quiesces, or in the list of passed quiesces */
-        uint64_t seq; /* the lane waits for the entries of lane->busy up to this busy_seq */
+        kvp_list_t link; /* link in lane->quiesces, or in a list of passed quiesces */
+        uint64_t seq; /* the lane passes when no entry of lane->busy has a busy_seq up to this */
         uint64_t cut_ns;
         void *whole;
     } at[];
@@ -52,8 +52,8 @@ typedef struct {
 
 /* ---- locks and life of a lane */
 
-/* Takes the lane's lock for a thread other than the lane's own. A busy lane releases the lock only for an instant,
- * and yields to threads that are announced in `outsiders`. */
+/* Takes the lane's lock for another thread than the lane's own. A busy lane releases its lock only for an instant, but
+ * then yields to the threads that are counted in `outsiders`. */
 static void
 lane_enter(kvp_tcp_lane_t *lane)
 {
@@ -124,8 +124,8 @@ lane_reap(kvp_tcp_lane_t *lane)
 
 /* ---- quiesce */
 
-/* Moves the quiesce calls for which this lane no longer has to wait to `fired`. If a quiesce is overdue, ends the
- * connections that it waits for. */
+/* Moves the quiesce calls that this lane has passed to `fired`: no operation that had begun before the call goes on. If
+ * a quiesce is overdue, first ends the connections that it waits for. */
 static void
 lane_pass_quiesces(kvp_tcp_lane_t *lane, uint64_t now_ns, kvp_list_t *fired)
 {
@@ -146,7 +146,7 @@ lane_pass_quiesces(kvp_tcp_lane_t *lane, uint64_t now_ns, kvp_list_t *fired)
     }
 }
 
-/* Counts that a lane, or the caller of quiesce, has passed. The last to pass calls done. No lock is held. */
+/* Counts that a lane, or the caller of quiesce, has passed. The last to pass calls done. No lock may be held. */
 static void
 quiesce_pass(quiesce_t *q)
 {
@@ -165,7 +165,7 @@ fire_quiesces(kvp_list_t *fired)
     }
 }
 
-/* Ends the connections that are within an operation. Used if there is no memory to wait for these operations. */
+/* Ends all connections that stopped within an operation. Used if there is no memory to wait for them. */
 static void
 cut_busy(kvp_tcp_server_t *server)
 {
@@ -198,7 +198,7 @@ kvp_tcp_server_quiesce(kvp_tcp_server_t *server, kvp_quiesce_fn done, void *arg)
         struct quiesce_lane *ql = &q->at[i];
         bool must_wait;
 
-        /* This thread holds the lock, so no copy into or out of memory is under way on this lane. */
+        /* This thread has the lane's lock, so no copy runs: only operations of lane->busy have begun and will go on. */
         lane_enter(lane);
         must_wait = !kvp_list_is_empty(&lane->busy);
         if (must_wait) {
@@ -259,7 +259,7 @@ kvp_tcp_server_adopt(kvp_tcp_server_t *server, int fd)
     kvp_list_add_tail(&lane->conns, &conn->on_lane);
     kvp_list_add_tail(&lane->hellos, &conn->on_hello);
     lane_leave(lane);
-    /* The lane may be asleep for longer than the time limit of the hello, so wake it. */
+    /* Wakes the lane, which may sleep longer than the time limit of this connection's hello. */
     kvp_epoll_wake(&lane->epoll);
     return KVP_OK;
 fail:
@@ -292,8 +292,8 @@ kvp_tcp_server_listen(kvp_tcp_server_t *server, const kvp_hostport_t *at, kvp_ho
     return KVP_OK;
 }
 
-/* Accepts waiting connections, in lane 0's thread. Without free descriptors or memory it pauses accepting, because
- * the listener would stay readable. */
+/* Accepts waiting connections, in lane 0's thread. Pauses accepting if descriptors or memory are short, because the
+ * listener would stay readable. */
 static void
 accept_some(kvp_tcp_server_t *server)
 {
@@ -323,7 +323,7 @@ set_earlier(uint64_t *until_ns, uint64_t t_ns)
     if (t_ns < *until_ns) *until_ns = t_ns;
 }
 
-/* Returns how long the lane may sleep. The lane's lock is held. */
+/* Returns how long the lane's thread may sleep, in ms. The lane's lock is held. */
 static int
 lane_timeout(kvp_tcp_server_t *server, kvp_tcp_lane_t *lane, int timeout_ms)
 {
@@ -344,7 +344,7 @@ lane_timeout(kvp_tcp_server_t *server, kvp_tcp_lane_t *lane, int timeout_ms)
     return timeout_ms < 0 || wait_ms < (uint64_t)timeout_ms ? (int)wait_ms : timeout_ms;
 }
 
-/* Records the events of a ready connection. The lane's lock is held. */
+/* Records the events of a connection and puts it on lane->run. The lane's lock is held. */
 static void
 lane_note_event(kvp_tcp_lane_t *lane, kvp_tcp_conn_t *conn, uint32_t events)
 {
@@ -356,8 +356,8 @@ lane_note_event(kvp_tcp_lane_t *lane, kvp_tcp_conn_t *conn, uint32_t events)
     kvp_list_add_tail(&lane->run, &conn->on_run);
 }
 
-/* Gives one turn to each connection that is on lane->run now. The lock is released between turns, so that a waiting
- * fence, quiesce or dereg waits for one turn only. */
+/* Gives one turn to each connection that is now on lane->run. The lock is released between turns, so that a fence,
+ * quiesce or dereg by another thread waits for one turn only. */
 static void
 lane_run_conns(kvp_tcp_lane_t *lane)
 {
@@ -448,7 +448,7 @@ kvp_tcp_server_wake(kvp_tcp_server_t *server)
 
 /* ---- fences, and deregistering memory */
 
-/* Ends the connections of the incarnations in `dead`, and of all incarnations below live_min. */
+/* Ends the connections of the incarnations in `dead` (above < incarnation <= last), and of all below live_min. */
 static void
 end_conns(kvp_tcp_server_t *server, kvp_idrange_t dead, uint64_t live_min)
 {
@@ -469,7 +469,7 @@ end_conns(kvp_tcp_server_t *server, kvp_idrange_t dead, uint64_t live_min)
 void
 kvp_tcp_server_fence(kvp_tcp_server_t *server, kvp_idrange_t dead, uint64_t live_min, kvp_fence_fn done, void *arg)
 {
-    /* The fenced set comes first: a concurrent hello is either refused by the set, or its connection is found below. */
+    /* First the fenced set: a concurrent hello is refused by it, or its connection is found below. */
     pthread_mutex_lock(&server->shared.peers_lock);
     kvp_idset_add(&server->shared.fenced, dead, live_min);
     pthread_mutex_unlock(&server->shared.peers_lock);

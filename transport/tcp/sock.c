@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Socket calls of the tcp transport, with errno translated to kvp_err_t.
  *
- * The kernel chooses the sizes of the socket buffers, and grows them as needed. A request for 4 MiB gains nothing
- * where the system grants it, and where the system's maximum is small, a request would stop the growth. */
+ * The sizes of the socket buffers are left to the kernel, which grows them as needed. Asking for 4 MiB (SO_SNDBUF)
+ * gains nothing where it is granted, and where the system's maximum is small, it would stop the growth. */
 #include "transport/tcp/sock.h"
 
 #include "common/log.h"
@@ -17,8 +17,7 @@
 #include <unistd.h>
 
 #define BACKLOG 512
-/* Time-outs of dead connections: 10 + 3 x 5 s for an idle connection to a dead host, 30 s for a connection with
- * unacknowledged bytes. */
+/* An idle connection to a dead host ends after 10 + 3 x 5 s, a connection with unacknowledged bytes after 30 s. */
 #define KEEPALIVE_IDLE_S 10
 #define KEEPALIVE_INTERVAL_S 5
 #define KEEPALIVE_PROBES 3
@@ -40,7 +39,7 @@ kvp_tcp_sock_setup(int fd)
         kvp_log_error("transport", "cannot set up a data socket: %m");
         return KVP_SYS;
     }
-    /* These options fail on a socket that is not TCP, which works without them. */
+    /* A socket that is not TCP refuses these options, and works without them. */
     (void)set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     (void)set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, KEEPALIVE_IDLE_S);
     (void)set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S);

@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-/* kvp_tcp_sock_setup sets the options of a connected data socket. SYS: the descriptor is not such a socket. */
+/* kvp_tcp_sock_setup sets the options of a connected data socket. SYS: see errno (logged). */
 kvp_err_t kvp_tcp_sock_setup(int fd) KVP_MUST_USE;
 
 /* kvp_tcp_sock_listen binds and listens; port 0 = any. The host may be a name, and resolving the name may block. */
@@ -19,7 +19,7 @@ kvp_err_t kvp_tcp_sock_listen(const kvp_hostport_t *at, int *fd_out, kvp_hostpor
  * outcome is known (read SO_ERROR). Otherwise UNREACHABLE or SYS. Resolving a name may block. */
 kvp_err_t kvp_tcp_sock_connect(const kvp_hostport_t *to, int *fd_out) KVP_MUST_USE;
 
-/* The pieces of memory for one sendmsg or recvmsg call. */
+/* The pieces of memory for one sendmsg or recvmsg call, and their total size. */
 #define KVP_TCP_GATHER_IOVS 128u
 typedef struct {
     struct iovec iov[KVP_TCP_GATHER_IOVS];

@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* a request takes no further transfer once its payload would exceed this size; a single transfer may be larger */
+/* the most payload bytes of a request with several transfers; a single transfer may be larger */
 #define REQ_PAYLOAD_BYTES (8u << 20)
 
 typedef struct {
@@ -56,7 +56,7 @@ pack_hello(kvp_tcp_ep_t *ep)
     return ep->hello.err;
 }
 
-/* Returns the serving side's result of the connection attempt once its whole answer has arrived; EAGAIN before. */
+/* Returns the serving side's answer to the hello: OK or a refusal. EAGAIN: it has not arrived in full. */
 static kvp_err_t
 read_verdict(kvp_tcp_ep_t *ep)
 {
@@ -77,7 +77,7 @@ read_verdict(kvp_tcp_ep_t *ep)
     return err;
 }
 
-/* Receives the answer to the hello, and no byte after the answer: these bytes are data. */
+/* Receives the answer to the hello, and no byte after it: the following bytes are answers to requests. */
 static kvp_err_t
 receive_reply(kvp_tcp_ep_t *ep)
 {
@@ -130,7 +130,7 @@ check_connected(kvp_tcp_ep_t *ep)
     return KVP_UNREACHABLE;
 }
 
-/* Runs the steps of connecting, up to READY, as far as possible without blocking. */
+/* Runs the steps of connecting (CONNECTING, HELLO, READY) as far as possible without blocking. */
 static void
 advance_connect(kvp_tcp_ep_t *ep)
 {
@@ -222,8 +222,8 @@ encode_op(kvp_data_op_t *op, const kvp_xfer_t *x)
     }
 }
 
-/* Returns the last request if the transfer may join the request: no byte of the request was sent yet, and the request
- * has transfers of the same kind and room for more. Otherwise NULL. */
+/* Returns the last request if transfer x may join it: no byte of the request was sent yet, its transfers are of the
+ * same kind, and it has room. Otherwise NULL. */
 static kvp_tcp_req_t *
 open_req(kvp_tcp_ep_t *ep, const kvp_xfer_t *x)
 {
@@ -305,7 +305,7 @@ tcp_ep_poll(kvp_ep_t *base)
     if (ep->state == KVP_TCP_EP_CONNECTING || ep->state == KVP_TCP_EP_HELLO) advance_connect(ep);
     kvp_tcp_ep_flush(ep);
     kvp_tcp_ep_receive(ep);
-    /* The completions may have ended a stall of the sending, so send again. */
+    /* A completed READ may end the stall of the next request (kvp_tcp_ep_is_stalled), so send again. */
     if (ep->fired > 0) kvp_tcp_ep_flush(ep);
     return ep->fired;
 }
@@ -357,7 +357,7 @@ tcp_drain(kvp_ep_t *base, uint64_t deadline_ns)
         wait.tv_sec = (time_t)((deadline_ns - now_ns) / KVP_NS_PER_S);
         wait.tv_nsec = (long)((deadline_ns - now_ns) % KVP_NS_PER_S);
         pfd = (struct pollfd){.fd = ep->fd, .events = tcp_ep_arm(base)};
-        (void)ppoll(&pfd, 1, &wait, NULL); /* the result is ignored: tcp_ep_poll and the clock decide */
+        (void)ppoll(&pfd, 1, &wait, NULL); /* whatever the result, tcp_ep_poll and the clock decide */
     }
 }
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The request decoder of tcp's serving side. Every byte may come from an attacker. The decoder stores only the
- * current record. */
+ * The request decoder of tcp's serving side. Every byte may come from an attacker. The decoder stores only the header
+ * and the current record. */
 #include "transport/tcp/wire.h"
 
 #include <string.h>
 
-/* collect_record copies input into a record of size bytes. Returns true once the record is whole. */
+/* collect_record copies input into a record of size bytes. Returns true once the record is complete. */
 static bool
 collect_record(kvp_data_dec_t *dec, void *record, size_t size, const uint8_t **at, size_t *len)
 {
@@ -33,7 +33,7 @@ begin_request(kvp_data_dec_t *dec)
     return KVP_OK;
 }
 
-/* Checks the decoded operation. The first operation decides whether the request is of READs, or of WRITEs and
+/* Checks the operation's record. The first operation decides whether the request has only READs, or only WRITEs and
  * PUBLISHes. */
 static kvp_err_t
 begin_op(kvp_data_dec_t *dec)
@@ -44,7 +44,7 @@ begin_op(kvp_data_dec_t *dec)
 
     dec->ops_left--;
     dec->bytes_left -= sizeof *op;
-    /* the bytes for bodies: the rest of the request without the records of the operations to come */
+    /* the bytes left for bodies: the rest of the request minus the records of the operations to come */
     room = dec->bytes_left - dec->ops_left * sizeof *op;
 
     if (op->kind < KVP_DATA_READ || op->kind > KVP_DATA_PUBLISH || op->reserved0 != 0 || op->reserved1 != 0 ||

@@ -11,7 +11,7 @@
 typedef enum {
     KVP_DATA_EV_MORE, /* the input is used up: give the decoder more */
     KVP_DATA_EV_OP, /* a whole operation was decoded, in dec->op */
-    KVP_DATA_EV_BODY, /* bytes of the last WRITE's body were decoded: body and body_len */
+    KVP_DATA_EV_BODY, /* bytes of the current WRITE's body were decoded: body and body_len */
     KVP_DATA_EV_END, /* the request is complete */
 } kvp_data_ev_t;
 
@@ -26,20 +26,20 @@ typedef enum {
 typedef struct {
     kvp_data_req_t req;
     kvp_data_op_t op;
-    const uint8_t *body; /* the decoded bytes of the body, in the caller's input */
+    const uint8_t *body; /* the bytes of the last event BODY, in the caller's input */
     size_t body_len;
 
     kvp_data_dec_state_t state;
     bool is_read; /* all operations of the request are READs; false: all are WRITEs and PUBLISHes */
     uint32_t part; /* the number of bytes of the current record received so far */
     uint32_t ops_left;
-    uint64_t bytes_left; /* the bytes of the request not yet decoded */
-    uint64_t body_left; /* the bytes of the last WRITE's body not yet decoded */
+    uint64_t bytes_left; /* the bytes of the request that are not decoded yet */
+    uint64_t body_left; /* the bytes of the current WRITE's body that are not decoded yet */
 } kvp_data_dec_t;
 
 /* kvp_data_dec_next consumes input from *at and returns the next event. PROTO: a record breaks a rule; decoding ends,
- * and the connection must be closed. A request gives at most n_ops operation events, and body bytes only as many as
- * the lengths of its WRITEs. */
+ * and the connection must be closed. A request gives at most n_ops events OP, and no more body bytes than its WRITEs
+ * have. */
 kvp_err_t kvp_data_dec_next(kvp_data_dec_t *dec, const uint8_t **at, size_t *len, kvp_data_ev_t *ev_out) KVP_MUST_USE;
 
 /* kvp_data_dec_is_idle returns whether the decoder is between two requests. */
@@ -49,8 +49,8 @@ kvp_data_dec_is_idle(const kvp_data_dec_t *dec)
     return dec->state == KVP_DATA_DEC_REQ && dec->part == 0;
 }
 
-/* kvp_data_dec_body_left returns how many body bytes the caller may receive itself, straight into exported memory.
- * The caller then reports received bytes with kvp_data_dec_took. */
+/* kvp_data_dec_body_left returns how many bytes of a body the caller may receive itself, straight into exported memory.
+ * It then reports the received bytes with kvp_data_dec_took. */
 static inline uint64_t
 kvp_data_dec_body_left(const kvp_data_dec_t *dec)
 {

@@ -22,7 +22,7 @@ void kvp_master_destroy(kvp_master_t *master);
  *
  * kvp_master_open_log then ends the reading: *end_out is the number of accepted bytes. The shell truncates the log to
  * this length and continues writing there. After VERSION and INVALID the log must not be opened, and
- * kvp_master_open_log returns the same error. LIMIT: no term is left.
+ * kvp_master_open_log returns the same error. LIMIT: no higher term exists.
  * - WHOLE: as far as the shell knows, the file has all bytes that the core was told are written. SHORT: the end of the
  *   file may be missing. If the log is damaged, ends in the middle of a record, or is SHORT, the core uses only its
  *   removals. The call may raise the term (ready.ident). A pool without an identity sends nothing before its identity
@@ -70,7 +70,7 @@ void kvp_master_check_log(kvp_master_t *master, kvp_master_log_t *log_out);
  * the core closes its connection (an output). */
 void kvp_master_on_connect(kvp_master_t *master, uint64_t conn, uint64_t now_ns);
 void kvp_master_on_frame(kvp_master_t *master, uint64_t conn, const kvp_frame_t *frame, uint64_t now_ns);
-/* legal after the core closed the connection, too */
+/* kvp_master_on_close: the connection has ended; legal also after the core had it closed */
 void kvp_master_on_close(kvp_master_t *master, uint64_t conn, uint64_t now_ns);
 
 /* kvp_master_on_tick runs the timers and a slice of background work. The shell calls it when ready.tick_ns is
@@ -130,7 +130,7 @@ typedef enum {
     KVP_DONE_UNSYNCED,
     KVP_DONE_FORGOTTEN, /* the log files before forget_below are removed; `bytes` = size of the files that are left */
     KVP_DONE_IDENT, /* the identity is saved durably */
-    KVP_DONE_IDENT_FAILED, /* the identity could not be saved; the core must know this if the term is new */
+    KVP_DONE_IDENT_FAILED, /* the identity could not be saved: a core with a new term sends nothing then */
     KVP_DONE_LOG_FAILS, /* the log cannot be written at present: the core answers puts and removals with RETRY_AFTER */
     /* The log cannot be written, no other master can take over, and `why` is the reason. The core answers puts and
      * removals with LOG_FAILED; the next ticks answer also the requests that wait. */
@@ -149,8 +149,8 @@ typedef struct {
 void kvp_master_done(kvp_master_t *master, const kvp_master_done_t *done, uint64_t now_ns);
 
 /* kvp_master_snapshot begins a base: the core records all present objects in the log again, between new events.
- * ready.forget_below follows when the base is durable. Returns false if a base is being recorded or not yet durable,
- * or if not all nodes have reported. */
+ * ready.forget_below follows when the base is durable. Returns false if the log is not open
+ * (no log, or a standby), or if a base is being recorded or not yet durable. */
 bool kvp_master_snapshot(kvp_master_t *master);
 
 /* kvp_master_tell appends the present state to `out` as log records, each with its own checksum, for a reader that

@@ -10,7 +10,7 @@ kvp_blocks_reach(kvp_blocks_t *b, uint32_t i)
     uint32_t top = 63u - (uint32_t)__builtin_clzll(biased);
     void ***block = &b->blocks[top - KVP_BLOCKS_FIRST_BITS];
 
-    /* malloc, not calloc: the operating system then provides each page at its first use */
+    /* malloc does not touch the block's memory: the operating system provides each page at its first use */
     if (*block == NULL) *block = malloc(sizeof **block << top);
     if (*block == NULL) kvp_panic("out of memory: %u records", i);
 }

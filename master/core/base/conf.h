@@ -5,7 +5,7 @@
 
 #include "common/base.h"
 
-/* What a master's answer waits for, in addition to the write of its log records: the sync of the log to disk. */
+/* When the log is synced to disk, and which of the master's answers wait for the sync of their log records. */
 typedef enum {
     /* the log is synced at intervals: answers to removals, upserts and bumps wait for it, those to commits do not */
     KVP_LOG_SYNC_INTERVAL,
@@ -21,26 +21,26 @@ typedef struct {
     uint32_t term; /* 1 or more */
     uint64_t lease_ns; /* longest life of a reservation; 0 = 10 s */
     uint64_t session_ttl_ns; /* a session without a message for this time ends; 0 = 10 s */
-    /* how long clients may read from cached locations before they ask the master again; 0 = 1 s */
+    /* time for which clients may read from cached locations before they must ask the master again; 0 = 1 s */
     uint64_t location_lease_ns;
-    /* how long clients may read from cached locations while no master answers; at least location_lease_ns; 0 = 10 s */
+    /* the same while no master answers; at least location_lease_ns; 0 = 10 s */
     uint64_t location_grace_ns;
     /* Flag: another master served this pool before, so clients may still read under its leases. Without the flag
      * and without a log the pool is new, or all its state is lost. Such a pool has no identity yet. It takes the
      * identity from the first node that mounts memory of an existing pool, if this node comes before the first
      * grant of space. */
     bool had_master;
-    uint64_t node_grace_ns; /* how long the objects of a lost node are kept in case the node returns; 0 = 30 s */
+    uint64_t node_grace_ns; /* time for which a disconnected node's objects are kept in case it reconnects; 0 = 30 s */
     /* how long a master that takes over waits for the reports of nodes that have not connected; 0 = node_grace_ns */
     uint64_t report_grace_ns;
-    /* limit of the bytes in a client's unfinished puts, quarantined extents included; 0 = 4 GiB */
+    /* limit of the bytes in the unfinished puts of one client, its quarantined extents included; 0 = 4 GiB */
     uint64_t attempt_bytes;
     const char *host_id; /* this host's id; copied */
     const char *unix_path; /* path of the master's Unix socket, sent in HelloReply; "" = none; copied */
     uint32_t max_sessions; /* limit of open sessions; 0 = 65536 */
     bool saves_ident; /* flag: the shell saves the pool's identity, so outputs wait for KVP_DONE_IDENT */
     bool has_journal; /* flag: there is a log; kvp_master_open_log comes before the first input */
-    /* flag: etcd elects the leader. This master is idle until kvp_master_lead, and no peer raises its term */
+    /* flag: etcd elects the leader. This master is idle until kvp_master_lead, and no peer's message raises its term */
     bool is_elected;
     /* flag: removal records in the log contain the object's key, for readers that keep no index (master/events) */
     bool log_names_gone;
@@ -48,7 +48,7 @@ typedef struct {
     kvp_log_sync_t log_sync;
 } kvp_master_conf_t;
 
-/* The master's statistics. Monotonic counters unless marked (gauge). X(name, help) */
+/* The master's statistics: X(name, help) for each. Counters since the start, unless marked (gauge). */
 #define KVP_MASTER_STATS(X)                                                                                            \
     X(objects, "committed objects (gauge)")                                                                            \
     X(attempts, "puts under way (gauge)")                                                                              \
@@ -136,7 +136,7 @@ typedef struct {
     uint32_t term;
 } kvp_master_stats_t;
 
-/* A master of the pool, as the shell knows it, for Status. */
+/* What the shell knows about a master of the pool, for the answer to Status. */
 #define KVP_MASTERS_MAX 32u /* limit of masters in Status, connected and missing masters together */
 typedef struct {
     char id[33]; /* the master's id; "" without etcd */

@@ -9,8 +9,8 @@
 
 #define KVP_MS(n) ((uint64_t)(n)*1000000u)
 #define KVP_TICK_NS KVP_MS(10)
-#define KVP_SLICE 1024u /* limit of the records that a step may touch for deferrable work: kvp_ctx_spend */
-#define KVP_LOAD_FAILED_NS KVP_MS(60000) /* a failed load from SSD counts as recent for this time */
+#define KVP_SLICE 1024u /* records that a step may touch before it defers work to the next step: kvp_ctx_spend */
+#define KVP_LOAD_FAILED_NS KVP_MS(60000) /* loads_failed restarts if no load from SSD failed for this time */
 #define KVP_STEP_WORK 8192u /* limit of the extents that the search for space may examine in one step */
 
 typedef struct {
@@ -23,10 +23,10 @@ typedef struct {
     uint32_t work_left; /* extents that the search for space may still examine in this step */
     uint32_t slice_left; /* records that this step may still touch for deferrable work */
     bool is_behind; /* flag: this step left due work for the next step */
-    bool has_space_news; /* flag: space became free or evictable, so the put queue checks its waiting puts again */
+    bool has_space_news; /* flag: space became free or evictable, so the waiting puts are to be tried again */
     uint64_t space_news; /* number of times at which space became free or evictable */
-    char log_failure[160]; /* why the log cannot be written, for answers; "" = the log can be written */
-    uint64_t loads_failed; /* number of failed loads from SSD, since a pause of KVP_LOAD_FAILED_NS without a failure */
+    char log_failure[160]; /* reason why the log could not be written, for answers while st.log_refuses is 1 */
+    uint64_t loads_failed; /* number of failed loads from SSD, since the last KVP_LOAD_FAILED_NS without a failure */
     uint64_t load_failed_ns; /* time of the last failed load */
     char note[256]; /* a line for the shell's log; "" = none */
 } kvp_ctx_t;
@@ -39,7 +39,7 @@ kvp_ctx_spend(kvp_ctx_t *ctx, uint32_t n)
     ctx->slice_left -= (uint32_t)kvp_min_u64(n, ctx->slice_left);
 }
 /* kvp_ctx_space_news records that space was freed, or can be evicted or claimed now, so that a waiting put may fit.
- * The put queue checks its puts again before the current input returns. */
+ * The waiting puts are tried again before the current input returns (kvp_evict_retry_waiting). */
 static inline void
 kvp_ctx_space_news(kvp_ctx_t *ctx)
 {

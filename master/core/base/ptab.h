@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A table that gives each record a small number and finds records by their number. */
+ * A table of pointers to records. It gives each record a small number, and finds a record by its number. */
 #ifndef KVP_MASTER_CORE_BASE_PTAB_H
 #define KVP_MASTER_CORE_BASE_PTAB_H
 

@@ -28,7 +28,7 @@ grow_ring(kvp_recent_t *recent)
     for (uint32_t i = 0; i < old.cap; i++) {
         uint32_t at = (uint32_t)old.ids[i] & (recent->cap - 1);
 
-        /* two entries with different places in the small ring have different places in the large ring */
+        /* entries with different places in the small ring also have different places in the large ring */
         recent->ids[at] = old.ids[i];
         recent->ends[at] = old.ends[i];
         recent->answers[at] = old.answers[i];

@@ -13,13 +13,13 @@
 typedef enum {
     KVP_RECENT_UNKNOWN = 0,
     KVP_RECENT_COMMITTED,
-    KVP_RECENT_ABORTED, /* the writer asked for the abort */
+    KVP_RECENT_ABORTED, /* by its writer's request, because its writer was silent, or because its commit was refused */
 } kvp_recent_end_t;
 
 typedef struct {
     uint64_t *ids; /* attempt ids; 0 = empty entry */
     uint8_t *ends; /* outcomes (kvp_recent_end_t) */
-    /* numbers of the deferred replies that carry the first answers; 0 = the answer was not deferred */
+    /* number of the deferred reply that was the first answer for each attempt; 0 = the answer was not deferred */
     uint64_t *answers;
     uint32_t cap; /* length of the three arrays: a power of two, or 0 = no arrays yet */
 } kvp_recent_t;
@@ -27,6 +27,6 @@ typedef struct {
 void kvp_recent_fini(kvp_recent_t *recent);
 void kvp_recent_add(kvp_recent_t *recent, uint64_t id, kvp_recent_end_t end, uint64_t answer); /* id must not be 0 */
 kvp_recent_end_t kvp_recent_find(const kvp_recent_t *recent, uint64_t id);
-uint64_t kvp_recent_answer(const kvp_recent_t *recent, uint64_t id); /* returns 0 for an unknown attempt, too */
+uint64_t kvp_recent_answer(const kvp_recent_t *recent, uint64_t id); /* 0 also for an unknown attempt */
 
 #endif

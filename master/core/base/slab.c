@@ -26,7 +26,7 @@ kvp_slab_give_slot(kvp_slab_t *slab, uint32_t slot)
     kvp_recpool_give(&slab->records, slot);
 }
 
-/* Takes n free slots, all or none. The slots contain no extent yet. */
+/* Takes n unused slots, all or none. LIMIT: fewer than n are left; NOMEM. */
 kvp_err_t
 kvp_slab_take_slots(kvp_slab_t *slab, uint32_t n, uint32_t *slots_out)
 {
@@ -149,7 +149,7 @@ index_find(const kvp_slab_t *slab, uint32_t units)
     return treap_at_least(slab, slab->roots[fl][__builtin_ctz(sl_above)], units);
 }
 
-/* Where an extent would be cut out of a free extent. */
+/* The place at which an extent would be cut out of a free extent. */
 typedef struct {
     uint32_t slot; /* slot of the free extent; it becomes the slot of the allocated extent */
     uint32_t front; /* free units left before the new extent */

@@ -22,7 +22,7 @@
 typedef struct {
     uint32_t off;
     uint32_t prev;
-    /* the next extent by address (prev: the previous); in an unused slot both links belong to the record pool */
+    /* prev, next: the neighbours by address; in an unused slot both fields belong to the record pool */
     uint32_t next;
     union {
         uint32_t owner;
@@ -43,7 +43,7 @@ struct kvp_slab {
     uint32_t first, last; /* first and last extent by address */
     uint32_t fl_map;
     uint32_t sl_map[KVP_SLAB_FL_COUNT];
-    uint32_t (*roots)[KVP_SLAB_SL_COUNT]; /* one treap for each class; only as many first levels as the region needs */
+    uint32_t (*roots)[KVP_SLAB_SL_COUNT]; /* a treap's root for each size class; array of fl_count first levels */
     uint32_t fl_count;
     kvp_recpool_t records;
 };

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-/* ---- a rebuild */
+/* ---- adopting extents by rising offset */
 uint64_t
 kvp_slab_tail(const kvp_slab_t *slab)
 {
@@ -14,7 +14,7 @@ kvp_slab_tail(const kvp_slab_t *slab)
     return (uint64_t)(kvp_slab_rec_is_allocated(r) ? slab->region_units : r->off) * KVP_SLAB_UNIT;
 }
 
-/* slot_claim reserves this slot number for the caller. If the region's free rest has it, the rest gets another one. */
+/* slot_claim takes this unused slot for the caller. If the region's free rest has the slot, the rest gets another. */
 static kvp_err_t
 slot_claim(kvp_slab_t *slab, uint32_t slot)
 {
@@ -43,7 +43,7 @@ is_on_bounds(uint64_t offset, uint64_t bytes)
     return (offset | bytes) % align == 0;
 }
 
-/* Allocates a whole free extent under the slot that it has, because no other slot may be left. */
+/* Allocates a whole free extent under its present slot: no other slot may be left. */
 static void
 claim_whole(kvp_slab_t *slab, uint32_t slot, uint32_t owner, uint32_t *slot_out)
 {
@@ -157,8 +157,8 @@ sort_pass(const told_t *from, told_t *to, uint32_t n, uint32_t shift)
         to[at[from[i].off >> shift & (DIGITS - 1)]++] = from[i];
 }
 
-/* Returns an array of all extents by rising offset, which the caller frees; the second half of the array is scratch
- * space. NULL: no memory. */
+/* Returns an array of all restored extents by rising offset, which the caller frees; its second half is scratch space.
+ * NULL: no memory. */
 static told_t *
 list_by_offset(const kvp_slab_t *slab)
 {
@@ -192,7 +192,7 @@ check_told(const kvp_slab_t *slab, const told_t *told, uint32_t n)
     return gaps > slab->records.max - slab->records.n ? KVP_LIMIT : KVP_OK;
 }
 
-/* Links a restored extent after the linked ones, which end at `end` (in units). A gap becomes a free extent. */
+/* Links a restored extent after the extents before it, which end at `end` (in units). A gap becomes a free extent. */
 static kvp_err_t
 link_told(kvp_slab_t *slab, const told_t *told, uint32_t end)
 {

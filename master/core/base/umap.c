@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
  * - A resize begins with untouched memory, where every new key would wait for a page fault. So before any key moves
- *   to the new table, every change of the map touches TOUCH_BYTES of the new table.
+ *   to the new table, every change of the map touches TOUCH_BYTES of the new table, until all are touched.
  * - Then two tables are live. New keys go into the new table, and every change moves MOVE_SLOTS slots of the old
  *   table, from its end to its start. All slots after the unmoved rest are empty, so only the old table's very last
  *   slot, where probing wraps, needs a deletion by shifting; any other slot is just emptied.
@@ -18,7 +18,7 @@
 #define MOVE_SLOTS 16u
 #define TOUCH_BYTES 512u
 #define ENTRY_BYTES (sizeof(uint64_t) + sizeof(uint32_t))
-#define CAP_KEPT 64u /* an empty map keeps a table of at most this many slots */
+#define CAP_KEPT 64u /* a map that becomes empty frees a table of more than this many slots */
 
 void *
 kvp_core_alloc(size_t n, size_t size)

@@ -15,7 +15,7 @@ typedef struct {
 
 typedef struct {
     kvp_umaptab_t now, old; /* now: the table for new keys; old: the table from which a resize still moves keys */
-    uint32_t old_left; /* slots of `old` from this one on are empty */
+    uint32_t old_left; /* all slots of `old` from this index on were moved, and are empty */
     kvp_umaptab_t next; /* the table for the next resize, empty while its memory is being touched */
     uint32_t next_left; /* bytes of `next` to touch before its use */
     kvp_mix_t mix; /* secret for hashing, made from the seed */
@@ -32,7 +32,7 @@ bool kvp_umap_get(const kvp_umap_t *map, uint64_t key, uint32_t *val_out);
 bool kvp_umap_del(kvp_umap_t *map, uint64_t key);
 
 /* kvp_core_alloc returns zeroed memory for the core's own tables. Without memory it stops the daemon with a message.
- * Callers bound sizes that came from outside. */
+ * The caller limits sizes that a peer chose. */
 void *kvp_core_alloc(size_t n, size_t size);
 
 #endif

@@ -33,33 +33,33 @@ typedef struct kvp_catalog {
     kvp_ptab_t tenants;
     kvp_umap_t tenant_ids; /* tenant id + 1 -> number in `tenants` */
     uint32_t tenants_used, tenants_bumped; /* number of tenants with references; number of tenants with a min_version */
-    uint32_t tenants_at; /* index at which the next search for forgettable tenants begins */
-    /* Namespace bumps of tenants were forgotten, so memory mounted last before this term is not trusted; 0 = none. */
+    uint32_t tenants_at; /* number of the tenant at which the next search for tenants with forgettable bumps begins */
+    /* last term in which a tenant's bumps were forgotten: memory last mounted before it is not trusted; 0 = none */
     uint32_t forgotten_term;
     uint32_t epoch_min; /* initial epoch of a new tenant record: the greatest epoch of a forgotten record */
-    /* the same as tenant->given_up_term, for tenants whose records were dropped over the limit */
+    /* greatest given_up_term of the tenants whose records were freed because there were too many; 0 = none */
     uint32_t given_up_term;
     kvp_list_t owners; /* tenants that own chunks, in the order in which rebalancing examines them */
     uint32_t owners_n;
-    uint64_t owned_bytes, owned_chunks; /* bytes and number of the chunks that belong to a tenant */
+    uint64_t owned_bytes, owned_chunks; /* bytes and number of all chunks that belong to some tenant */
     kvp_tenant_t *placing; /* the tenant of the last placed object; NULL = none; borrowed */
     kvp_list_t taking; /* tenants that are taking a chunk from another tenant */
 
     kvp_list_t segments;
     uint32_t segment_seq, host_seq;
     kvp_ptab_t chunks;
-    uint32_t chunks_n; /* chunks of all segments, including those without a record yet */
+    uint32_t chunks_n; /* number of chunks of all segments, including chunks without a record yet */
     uint64_t known_bytes; /* bytes of all segments that are mounted or may be mounted again */
-    uint32_t lost_n; /* number of segments whose node is disconnected */
+    uint32_t lost_n; /* number of memory segments whose node is disconnected */
     kvp_segment_t **up; /* array of the segments that accept puts */
     uint32_t up_n, up_cap;
     kvp_umap_t up_hosts; /* host number -> number of segments on this host that accept puts */
     kvp_heap_t up_chunks; /* heap of the segments that accept puts; the segment with the longest chunks is first */
-    uint32_t slow_n; /* number of segments that accept puts but whose node does not answer */
+    uint32_t slow_n; /* number of segments that accept puts and whose node does not answer in time */
 } kvp_catalog_t;
 
-/* Returns true if puts skip the segment because its node does not answer. While the nodes of all segments are slow,
- * none is skipped. */
+/* Returns true if puts skip the segment because its node does not answer. While no segment's node answers,
+ * no segment is skipped. */
 static inline bool
 kvp_segment_is_passed_over(const kvp_catalog_t *cat, const kvp_segment_t *g)
 {

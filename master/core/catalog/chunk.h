@@ -20,19 +20,19 @@ typedef struct kvp_segment kvp_segment_t;
 typedef struct kvp_session kvp_session_t;
 typedef struct kvp_tenant kvp_tenant_t;
 
-/* The position at which an interrupted search through the extents of a segment continues. */
+/* The position at which an interrupted search through the extents of several chunks continues. */
 typedef struct {
-    uint32_t chunk; /* index of the chunk that is being searched */
+    uint32_t chunk; /* chunk being searched: index in the segment (for loads), or number in the catalog (for puts) */
     uint32_t slot; /* slot of the next extent to examine; KVP_SLAB_NONE = the first extent of the chunk */
     uint32_t run; /* first slot of the current run of usable extents; KVP_SLAB_NONE = no run */
     uint64_t run_off; /* offset of the run's first slot */
     uint64_t cost; /* eviction cost of the run */
 } kvp_scan_t;
 
-/* Memory that is freed in slices: the allocator of a removed chunk, or the record pool of a removed owner. */
+/* Memory to free in several steps: the allocator of a removed chunk, or the record pool of a removed owner. */
 typedef struct {
     kvp_list_t link; /* space->deferred_frees */
-    kvp_slab_t *slab; /* the allocator; NULL = the pool is freed */
+    kvp_slab_t *slab; /* the allocator to free; NULL = `pool` is to be freed */
     kvp_recpool_t pool;
 } kvp_deferred_free_t;
 
@@ -43,12 +43,12 @@ struct kvp_chunk {
     kvp_chunk_geo_t geo;
     uint64_t bytes;
     kvp_tenant_t *tenant; /* the tenant that owns all objects of the chunk; NULL = the chunk is empty */
-    /* the claim for which a large window here is evacuated; no other put may use the chunk then. NULL = none */
+    /* the claim for whose window (a large range of extents) the chunk is evacuated; other puts skip it. NULL = none */
     kvp_claim_t *evacuating;
-    kvp_tenant_t *taker; /* the tenant for which the whole chunk is evacuated, or kept empty; NULL = none */
+    kvp_tenant_t *taker; /* tenant for which the chunk is examined, evacuated or kept empty: rebalance.c; NULL = none */
     uint64_t untaken_ns; /* the rebalancer does not consider this chunk before this time */
     uint32_t unclaimed; /* number of extents to which a writer of an earlier term might still write */
-    /* While `unclaimed` > 0: a bit for each slot that was SEALED in the node's report. NULL = no such slot. */
+    /* while `unclaimed` > 0: a bit for each slot that the node reported as SEALED (fully written); NULL = no slot */
     uint8_t *sealed;
     uint32_t index; /* index of the chunk in its segment */
     uint32_t number; /* number of the chunk in the catalog; below KVP_OBJ_CHUNK_NONE */
@@ -60,22 +60,22 @@ struct kvp_chunk {
 
 typedef enum {
     KVP_SEGMENT_STAYS,
-    KVP_SEGMENT_ENDED, /* the log says that the segment was dropped; it is dropped when the log was read to its end */
-    KVP_SEGMENT_DROPPED, /* the segment is being purged; no object in it exists any more */
+    KVP_SEGMENT_ENDED, /* the log has the segment's drop; the segment is dropped when the whole log is read */
+    KVP_SEGMENT_DROPPED, /* the segment was dropped, and its objects are being removed in steps */
 } kvp_segment_life_t;
 
 /* The fields of a segment that only an SSD tier uses. */
 typedef struct {
-    bool has_lost_drops; /* flag: pending drops were discarded, so the node must report the tier's contents */
+    bool has_lost_drops; /* flag: drops were discarded or failed, or a report was cut: the tier must report again */
     bool is_reporting; /* flag: the node is reporting the tier's contents */
     bool is_unknown; /* flag: no report was ever completed, so the tier may have objects that no log knows */
     bool has_away; /* flag: at least one bit of `away` is set */
-    uint8_t away[KVP_TIER_AWAY_BYTES]; /* a bit for each hash slot of the tier whose device does not answer reads */
+    uint8_t away[KVP_TIER_AWAY_BYTES]; /* a bit for each hash slot of the tier whose SSD does not answer reads */
     uint32_t stalled_devices; /* number of hanging SSDs, as reported by the node */
-    kvp_list_t drops; /* kvp_tier_drop_t: records that the tier must drop, not yet in an order to the node */
-    uint32_t drops_n; /* number of drops, including drops in unanswered orders */
+    kvp_list_t drops; /* kvp_tier_drop_t: records that the tier must drop, and no order was sent yet */
+    uint32_t drops_n; /* number of `drops`, plus those in unanswered orders */
     kvp_list_t tenants; /* the tier's chunks, one for each tenant */
-    uint32_t purge_oid; /* in a dropped tier: the object number at which the purge continues */
+    uint32_t purge_oid; /* if the tier was dropped: oid at which the walk that removes its objects continues */
 } kvp_ssd_t;
 
 struct kvp_segment {
@@ -89,9 +89,9 @@ struct kvp_segment {
     kvp_buf_t checks; /* kvp_wire_check_t: copies that the node must check */
     uint32_t checks_asked_n; /* number of checks at the front of `checks` that are in the unanswered order */
     uint64_t check_request; /* request id of the unanswered order of checks; 0 = no order is unanswered */
-    kvp_objlist_t parked; /* eviction candidates that are skipped while the node does not answer: candidates.c */
+    kvp_objlist_t parked; /* eviction candidates, skipped while the node does not answer: protect/candidates.c */
     kvp_session_t *node; /* session of the segment's node; NULL = the node is lost */
-    /* the node's report of the memory's contents, owned; until its end the segment counts as lost */
+    /* the node's running report of the memory's contents, owned; the segment counts as lost meanwhile; NULL = none */
     kvp_report_t *report;
     kvp_chunk_t *chunks; /* array of chunks; kvp_segment_chunk initialises an entry at its first use */
     /* a tree over the chunks: leaves = longest free extent of each chunk, inner nodes = the greater child */
@@ -103,30 +103,30 @@ struct kvp_segment {
     uint32_t state; /* kvp_segment_state_t */
     uint32_t up_at; /* in state UP: index of this segment in catalog->up */
     kvp_heapnode_t up_chunk; /* in state UP: entry of this segment in catalog->up_chunks */
-    uint32_t purge_chunk, purge_slot; /* position at which the purge of a dropped segment continues */
+    uint32_t purge_chunk, purge_slot; /* position at which the removal of a dropped segment's objects continues */
     kvp_segment_life_t life;
     bool is_kept; /* flag: a keeper process holds the memory, so a new node process can mount it soon after a crash */
     bool is_restored; /* flag: restored from the log, and not yet compared with the node's report */
     bool is_slow; /* flag: the node has not answered a Retire for too long */
-    /* flag: the segment is an SSD tier; each of its chunks has no memory, and stands for one tenant's objects there */
+    /* flag: the segment is an SSD tier; its chunks have no memory, each stands for one tenant's objects on the tier */
     bool is_tier;
     kvp_ssd_t ssd; /* used only by a tier */
-    kvp_segment_t *tier; /* for memory: the tier of the same node, which may be dropped; NULL = unknown. Borrowed */
-    /* for memory: objects to write to the tier, and loads with an extent, for the next orders */
+    kvp_segment_t *tier; /* for memory: tier of the same node, borrowed; it may be in life DROPPED. NULL = none known */
+    /* for memory: writes of objects to the tier, and loads that have an extent; no order was sent yet */
     kvp_list_t demotes, placed;
     kvp_list_t stages; /* for memory: loads from the tier that still wait for an extent */
-    uint64_t room_ns; /* time since when the first load waits and no load got room; 0 = not yet examined */
-    kvp_scan_t room_scan; /* position at which the search for victims of the waiting loads continues */
-    uint64_t room_next_ns; /* time of the next search for victims for waiting loads, after a search without success */
+    uint64_t room_ns; /* time of the last load that got room, or since when loads wait for room; 0 = not yet examined */
+    kvp_scan_t room_scan; /* position at which the search for victims that make room for loads continues */
+    uint64_t room_next_ns; /* after a search for victims that found none: no search for loads before this time */
     uint64_t room_bytes; /* bytes that were evicted for loads and not yet used by a load */
     /* for memory: bytes of all unfinished loads from the tier, and of those that have an extent */
     uint64_t loading_bytes, placed_bytes;
     kvp_list_t orders; /* unanswered orders to the node: tier.c */
     uint64_t moving_bytes; /* for memory: bytes of all objects that are being written to the tier or loaded from it */
-    uint64_t lost_ns;
+    uint64_t lost_ns; /* time at which the node was lost */
     uint64_t lost_stall_ns; /* value of the total stall time of the master's own loop when the node was lost */
     uint64_t size_bytes, chunk_bytes, objects, epoch;
-    /* included in the pool's totals while the segment is not lost */
+    /* bytes of extents in use, retiring, and quarantined; part of the pool's totals while the segment is not lost */
     uint64_t used_bytes, retiring_bytes, quarantine_bytes;
     uint64_t held; /* number of tickets on objects in this segment */
     uint8_t uuid[16];

@@ -13,7 +13,7 @@
 
 #include <stdlib.h>
 
-/* limit of records: the top bit of an extent's owner marks owners that are not objects */
+/* limit of object records: an extent's owner is an oid, or with the top bit set the number of a retire record */
 #define OBJECTS_MAX (1u << 31)
 #define CLOCK_SHIFT 25 /* the clock's unit is 2^25 ns */
 #define CLOCK_AHEAD_MAX (1u << 20) /* number of units by which the clock of uses may run ahead of the time */
@@ -74,7 +74,7 @@ kvp_objindex_walk(kvp_objindex_t *ix, uint32_t *cursor, uint32_t end, uint32_t *
 
         --*left;
         if (!kvp_recpool_was_made(&ix->records, oid)) {
-            /* the rest of this block was never used: skip it */
+            /* no later record of this block was ever used: continue at the next block */
             *cursor = (oid / KVP_RECPOOL_BLOCK + 1) * KVP_RECPOOL_BLOCK;
             continue;
         }

@@ -10,7 +10,7 @@
 #include "proto/wire.h"
 
 #define KVP_OID_NONE UINT32_MAX
-#define KVP_OBJ_CHUNK_NONE 0xffffffu /* value of kvp_obj_t.chunk without a place; chunk numbers are below it */
+#define KVP_OBJ_CHUNK_NONE 0xffffffu /* value of kvp_obj_t.chunk without a place; all chunk numbers are below it */
 #define KVP_OBJ_TICKETS_MAX 0x7fffu
 #define KVP_OBJ_TIER_LEN_BITS 40 /* the payload of an object that is only on a tier has less than 2^40 bytes */
 
@@ -19,17 +19,17 @@ typedef enum {
     KVP_OBJ_WRITING, /* a put attempt is writing the object */
     KVP_OBJ_COMMITTED,
     KVP_OBJ_GONE, /* removed from the index; the record stays until its last ticket ends */
-    KVP_OBJ_STAGED, /* being written as the replacement of a committed object, and not in the index until then */
+    KVP_OBJ_STAGED, /* being written as the replacement of a committed object, which is in the index instead */
 } kvp_obj_state_t;
 
 /* The kind of list on which an object is; a record has three bits for it. */
 typedef enum {
     KVP_OBJLIST_NONE = 0,
     KVP_OBJLIST_LRU,
-    KVP_OBJLIST_PARKED, /* objects that eviction skips, because their node does not answer: candidates.c */
-    KVP_OBJLIST_PROBED, /* protected from eviction by a recent probe: probe.c */
-    KVP_OBJLIST_PINNED, /* softly pinned: pin.c */
-    KVP_OBJLIST_COLD, /* loaded from the tier, and not used again since then: candidates.c */
+    KVP_OBJLIST_PARKED, /* objects that eviction skips, because their node does not answer: protect/candidates.c */
+    KVP_OBJLIST_PROBED, /* protected from eviction by a recent probe of a client: protect/probe.c */
+    KVP_OBJLIST_PINNED, /* softly pinned: protect/pin.c */
+    KVP_OBJLIST_COLD, /* loaded from the tier, and not used again since then: protect/candidates.c */
 } kvp_objlist_kind_t;
 
 typedef struct kvp_obj {
@@ -44,24 +44,24 @@ typedef struct kvp_obj {
     uint32_t next; /* on a list: the next younger object */
     uint32_t used; /* time of the last use, by the index's clock: kvp_obj_age */
     uint32_t key; /* number of the key in the key store; if has_ext, number of the extension */
-    uint64_t chunk : 24; /* number in the catalog's chunk table, or KVP_OBJ_CHUNK_NONE */
-    /* slot of the extent; for an object that is only on a tier, slot and slack are the payload's length */
+    uint64_t chunk : 24; /* chunk of the first copy: its number in catalog->chunks, or KVP_OBJ_CHUNK_NONE */
+    /* slot of the first copy's extent; if the object is only on a tier, slot and slack are the payload's length */
     uint64_t slot : 24;
-    uint64_t slack : 16; /* bytes of the extent after the payload */
-    uint16_t probe_since, probe_until; /* if has_probe: first and last tick of the protection by probes: probe.c */
-    uint16_t tickets : 15; /* number of holds and reservations; > 0 = the object must not be evicted */
-    uint16_t is_used_since : 1; /* flag: used since its put, its write to the tier, or the last time the tier kept it */
+    uint64_t slack : 16; /* bytes between the payload's end and the extent's end */
+    uint16_t probe_since, probe_until; /* if has_probe: first and last tick of the probes' protection */
+    uint16_t tickets : 15; /* number of clients' holds and reservations; > 0 = the object must not be evicted */
+    uint16_t is_used_since : 1; /* flag: used since its put, its write to the tier, or since the tier last kept it */
     uint16_t state : 3;
     uint16_t list : 3; /* kvp_objlist_kind_t */
     uint16_t has_ext : 1;
     uint16_t has_probe : 1; /* flag: a probe of this object was recorded */
     uint16_t is_asking_counted : 1; /* flag: a probe, look-up or load was counted as a use, and no other use followed */
-    uint16_t is_beyond_share : 1; /* flag: the last probe exceeded the limit for one batch of keys */
+    uint16_t is_beyond_share : 1; /* flag: the last probe was over the limit of one message, and protects nothing */
     uint16_t pin : 2; /* kvp_pin_t of a committed object */
     uint16_t is_fresh : 1; /* flag: the log record of its commit is not known to be durable */
     uint16_t is_on_tier : 1; /* flag: this version is on its node's SSD tier, also or only there: kvp_obj_tier */
-    uint16_t is_moving : 1; /* flag: it is being written to the tier or loaded from it: space/tier.c */
-    uint16_t is_ahead : 1; /* flag: its bytes are counted in its tenant's ahead_bytes: evict/ahead.c */
+    uint16_t is_moving : 1; /* flag: the object is being written to its tier or loaded from it: space/tier.c */
+    uint16_t is_ahead : 1; /* flag: the object's bytes are counted in its tenant's ahead_bytes: evict/ahead.c */
 } kvp_obj_t;
 
 _Static_assert(sizeof(kvp_obj_t) == 56, "a record costs 56 bytes");
@@ -71,22 +71,22 @@ typedef struct {
     uint32_t chunk; /* number in the catalog's chunk table; KVP_OID_NONE = no place */
     uint32_t slot;
     uint64_t generation;
-    uint32_t long_key_slot; /* slot in the chunk's long-key allocator; KVP_SLAB_NONE = the key is in its cell */
+    uint32_t long_key_slot; /* slot in the chunk's long-key allocator; KVP_SLAB_NONE = the key is in its key cell */
 } kvp_place_t;
 
 /* Fields of an object that few objects need. Made with kvp_obj_ext_make; freed with the object. */
 typedef struct {
     uint32_t key; /* number of the key in the key store, in place of kvp_obj_t.key */
-    uint32_t long_key_slot; /* slot in the chunk's long-key allocator; KVP_SLAB_NONE = the key is in its cell */
+    uint32_t long_key_slot; /* the same as kvp_place_t.long_key_slot, for the first copy */
     uint64_t generation; /* generation of the first copy's extent, if it differs from the version; else 0 */
     kvp_place_t *more; /* all copies but the first, owned */
     uint32_t more_n;
     uint32_t replacement; /* the staged version that will replace this object; KVP_OID_NONE = none */
-    struct kvp_member *member; /* the object's membership in a group: group.c; NULL = no group */
+    struct kvp_member *member; /* the object's membership in a group: catalog/member.h; NULL = no group */
 } kvp_objext_t;
 
-/* A list of objects from oldest to youngest, in the order of use or of parking, linked through their records: an object
- * is on one list at most. */
+/* A list of objects from the oldest to the youngest, linked through their records. The list's kind decides the order:
+ * by last use, by first probe, or as parked. An object is on one list at most. */
 typedef struct {
     kvp_objlist_kind_t kind;
     uint32_t oldest, youngest; /* KVP_OID_NONE = empty */
@@ -103,7 +103,7 @@ void kvp_objindex_destroy(kvp_objindex_t *ix);
 kvp_obj_t *kvp_obj(kvp_objindex_t *ix, uint32_t oid);
 /* kvp_obj_limit returns a number above every oid in use. kvp_objindex_walk returns the next oid in use from *cursor
  * on and below `end`, and advances *cursor; *left counts down the examined records. Returns KVP_OID_NONE if *left is
- * 0, or at the end: *cursor is then at `end` or above. */
+ * 0, or if no oid is left; in the second case *cursor is above every oid in use, or at `end` or above. */
 uint32_t kvp_obj_limit(const kvp_objindex_t *ix);
 uint32_t kvp_objindex_walk(kvp_objindex_t *ix, uint32_t *cursor, uint32_t end, uint32_t *left);
 
@@ -124,8 +124,8 @@ void kvp_objindex_link(kvp_objindex_t *ix, uint32_t oid, kvp_digest_t digest);
 void kvp_objindex_unlink(kvp_objindex_t *ix, uint32_t oid);
 void kvp_objindex_free(kvp_objindex_t *ix, uint32_t oid);
 
-/* Access to an object's key: kvp_obj_key_len returns its length, kvp_obj_has_key compares it, kvp_obj_key_copy copies
- * it to buf (room for KVP_KEY_MAX bytes) and returns its length. */
+/* kvp_obj_key_len returns the length of the object's key. kvp_obj_has_key returns true if the key is equal to these
+ * bytes. kvp_obj_key_copy copies the key to buf (room for KVP_KEY_MAX bytes) and returns its length. */
 uint16_t kvp_obj_key_len(const kvp_objindex_t *ix, const kvp_obj_t *o);
 bool kvp_obj_has_key(const kvp_objindex_t *ix, const kvp_obj_t *o, const void *key, size_t len);
 uint16_t kvp_obj_key_copy(const kvp_objindex_t *ix, const kvp_obj_t *o, uint8_t *buf);
@@ -138,10 +138,10 @@ kvp_digest_t kvp_obj_digest(const kvp_objindex_t *ix, const kvp_obj_t *o, uint64
 kvp_objext_t *kvp_obj_ext(const kvp_objindex_t *ix, const kvp_obj_t *o);
 kvp_objext_t *kvp_obj_ext_make(kvp_objindex_t *ix, kvp_obj_t *o);
 
-/* The clock of uses is a 32-bit number that follows time, in units of 2^25 ns. Each use advances it by one, up to a
- * limit: usually every use has its own number, under load uses within 34 ms share a number. An age is right up to
- * four years. kvp_obj_touch sets the object's last use to now. kvp_obj_age returns the time since the last use: of
- * two objects, the object with the greater age was used earlier. */
+/* The clock of uses is a 32-bit number that follows time, in units of 2^25 ns (34 ms). Each use advances the clock by
+ * one, unless it is too far ahead of time: then uses within 34 ms share a number. An age is right up to four years.
+ * kvp_obj_touch sets the object's last use to now. kvp_obj_age returns the time since the last use: of two objects, the
+ * object with the greater age was used earlier. */
 void kvp_objindex_set_time(kvp_objindex_t *ix, uint64_t now_ns);
 void kvp_obj_touch(kvp_objindex_t *ix, kvp_obj_t *o);
 uint32_t kvp_obj_age(const kvp_objindex_t *ix, const kvp_obj_t *o);
@@ -155,12 +155,12 @@ bool kvp_obj_is_used_since(const kvp_objindex_t *ix, const kvp_obj_t *o, uint32_
 void kvp_objlist_init(kvp_objlist_t *list, kvp_objlist_kind_t kind);
 void kvp_objlist_push_young(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid);
 void kvp_objlist_push_behind(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t older,
-                             uint32_t oid); /* inserts after `older`; KVP_OID_NONE = at the old end */
-/* moves all objects of `from` to the young end of `list` */
+                             uint32_t oid); /* inserts oid after `older`; KVP_OID_NONE = at the old end */
+/* moves all objects of `from`, a list of the same kind, to the young end of `list` */
 void kvp_objlist_append(kvp_objindex_t *ix, kvp_objlist_t *list, kvp_objlist_t *from);
 void kvp_objlist_remove(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid);
 
-/* kvp_objindex_step moves a few slots of a running resize; returns true while slots are left to move. */
+/* kvp_objindex_step moves a few buckets of a running resize of the table; returns true while buckets are left. */
 bool kvp_objindex_step(kvp_objindex_t *ix);
 uint64_t kvp_objindex_memory_bytes(const kvp_objindex_t *ix); /* bytes of records, table and keys */
 

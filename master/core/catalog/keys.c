@@ -4,9 +4,8 @@
  *   for packed digits and for a lineage, and the bytes. Entries of one size, in steps of four bytes, lie together in
  *   blocks of 64 KiB; a block is freed with its last entry. So every hole fits the next key of its size.
  * - A key is split after its last '@', '/' or ':'. The front part becomes a prefix when it occurs for the
- *   SEEN_ENOUGHth time: keys with unique front parts are stored whole, and an unshared prefix is stored only once in
- *   SEEN_ENOUGH keys. A small table without chains counts the front parts; a front part that was displaced from the
- *   table is counted from zero again. */
+ *   SEEN_ENOUGHth time; keys with rarer front parts are stored whole. A small table without chains counts how often
+ *   each front part occurred. If another front part displaces it from the table, its count starts from zero again. */
 #include "master/core/catalog/keys.h"
 
 #include "common/hash.h"
@@ -30,7 +29,7 @@
 #define NONE UINT32_MAX
 
 #define PREFIXES_MAX 65535u
-#define PREFIX_MIN 8u /* a shorter prefix, in bytes, saves nothing */
+#define PREFIX_MIN 8u /* a prefix of this many bytes or less saves nothing */
 #define SEEN_SLOTS 4096u
 #define SEEN_ENOUGH 4u
 
@@ -46,9 +45,9 @@ typedef struct {
 
 typedef struct {
     uint32_t size; /* bytes of an entry */
-    uint32_t n; /* entries in use */
-    uint32_t made; /* entries ever used; the memory of the others was never touched */
-    /* index of the first free entry, NONE = none; its first four bytes hold the index of the next */
+    uint32_t n; /* number of entries in use */
+    uint32_t made; /* number of entries ever used, from the front; the memory after them was never touched */
+    /* index of the first free entry, NONE = none; the first four bytes of a free entry are the index of the next one */
     uint32_t free_head;
     uint32_t prev, next; /* links in the list of blocks of this size that have a free entry */
     _Alignas(STEP) uint8_t entries[];
@@ -60,17 +59,17 @@ typedef struct {
     uint8_t *bytes; /* owned */
     uint32_t refs; /* number of keys with this prefix */
     uint32_t hash;
-    uint32_t next; /* next prefix with the same hash chain, or next free record */
+    uint32_t next; /* number of the next prefix in the hash chain, or of the next free record */
     uint32_t len;
 } prefix_t;
 
 struct kvp_keystore {
-    block_t **blocks; /* directory of BLOCKS_MAX blocks, touched as it fills; NULL = no block */
+    block_t **blocks; /* BLOCKS_MAX pointers to blocks, whose memory is touched as they fill; NULL = no block */
     uint32_t blocks_n; /* one above the highest block's number */
     uint32_t hole; /* all blocks below this number exist */
     uint32_t spare; /* number of an empty block that is kept for reuse; NONE = none */
-    uint32_t open[CLASSES]; /* for each size, the first block with a free entry */
-    uint32_t blocks_of[CLASSES]; /* for each size, the number of blocks */
+    uint32_t open[CLASSES]; /* for each entry size, number of the first block with a free entry; NONE = none */
+    uint32_t blocks_of[CLASSES]; /* for each entry size, how many blocks exist */
     kvp_recpool_t prefixes;
     uint32_t *chains; /* SEEN_SLOTS hash chains of prefixes */
     uint32_t seen[SEEN_SLOTS]; /* upper bits of a front part's hash; the lowest two bits count its occurrences */
@@ -218,8 +217,8 @@ entry_give(kvp_keystore_t *ks, uint32_t ref)
     block->free_head = ref & ((1u << INDEX_BITS) - 1);
     if (block->n-- == entries_of(block)) block_open(ks, b);
     if (block->n > 0) return;
-    /* The block that was emptied last is kept, so that one key more and less at the edge of a block does not allocate
-     * and free a block each time. */
+    /* The block that was emptied last is kept, so that adding and deleting one key repeatedly does not allocate and
+     * free a block each time. */
     if (ks->spare != NONE) block_drop(ks, ks->spare);
     ks->spare = b;
 }
@@ -244,7 +243,7 @@ prefix_find(const kvp_keystore_t *ks, const void *bytes, size_t len, uint32_t ha
     return number;
 }
 
-/* Counts an occurrence of a front part, and returns true if it has occurred often enough to be stored as a prefix. */
+/* Counts an occurrence of a key's front part. Returns true if this part has occurred often enough to be a prefix. */
 static bool
 is_worth(kvp_keystore_t *ks, uint32_t hash)
 {
@@ -291,7 +290,7 @@ prefix_rele(kvp_keystore_t *ks, uint32_t number)
     kvp_recpool_give(&ks->prefixes, number);
 }
 
-/* Returns the length of the part that a key may share with others: up to and with its last separator; 0 = none. */
+/* Returns the length of a key's front part, which ends with the key's last separator; 0 = no front part. */
 static size_t
 front_len(const uint8_t *key, size_t len)
 {
@@ -300,7 +299,7 @@ front_len(const uint8_t *key, size_t len)
     return 0;
 }
 
-/* Takes a reference to the prefix of the key; NONE = it has none. *len_out is the length of the prefix. */
+/* Takes a reference to the prefix of the key, and returns its number; NONE = the key has no prefix (*len_out is 0). */
 static uint32_t
 prefix_hold(kvp_keystore_t *ks, const uint8_t *key, size_t len, size_t *len_out)
 {
@@ -321,8 +320,8 @@ prefix_hold(kvp_keystore_t *ks, const uint8_t *key, size_t len, size_t *len_out)
 /* ---- digits */
 #define NO_DIGIT 16
 
-/* Returns the value of a hexadecimal digit, or NO_DIGIT. Conditional moves, because branches on random digits would
- * be mispredicted. */
+/* Returns the value of a hexadecimal digit, or NO_DIGIT. Written for conditional moves, as branches on random digits
+ * would be mispredicted. */
 static uint8_t
 digit_of(uint8_t c)
 {

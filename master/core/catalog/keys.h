@@ -22,7 +22,7 @@ uint16_t kvp_keystore_len(const kvp_keystore_t *ks, uint32_t ref);
 bool kvp_keystore_equals(const kvp_keystore_t *ks, uint32_t ref, const void *key, size_t len);
 /* kvp_keystore_copy writes the key to buf, of KVP_KEY_MAX bytes or more, and returns its length. */
 uint16_t kvp_keystore_copy(const kvp_keystore_t *ks, uint32_t ref, uint8_t *buf);
-/* a cleared struct if the key has no lineage */
+/* returns the lineage that was stored with the key; a cleared struct = none */
 kvp_wire_lineage_t kvp_keystore_lineage(const kvp_keystore_t *ks, uint32_t ref);
 uint64_t kvp_keystore_memory_bytes(const kvp_keystore_t *ks);
 

@@ -10,14 +10,14 @@
 #include "proto/wire.h"
 
 typedef struct kvp_group {
-    uint32_t number; /* number in protect->groups, unless the group is doomed */
-    struct kvp_group *same; /* the next group with the same hash */
+    uint32_t number; /* number in protect->groups; invalid if the group is doomed */
+    struct kvp_group *same; /* the next group whose digest has the same hash */
     kvp_digest_t digest;
     uint32_t tenant; /* number in catalog->tenants; the group holds a reference until it is doomed */
     uint32_t epoch; /* epoch of the namespace */
     kvp_list_t committed; /* committed memberships; if the group is doomed, they are in protect->doomed */
     kvp_list_t begun; /* memberships whose put is not committed */
-    uint32_t size; /* number of members that make the group whole; 0 = the group is only a unit of eviction */
+    uint32_t size; /* number of members of a complete group; 0 = unknown: the group is only a unit of eviction */
     uint32_t committed_n, begun_n;
     uint32_t owned_n; /* number of memberships with an owner */
     uint32_t held_n; /* number of members with a ticket */
@@ -27,8 +27,8 @@ typedef struct kvp_group {
     uint32_t lead;
     uint64_t bytes; /* bytes of the committed members' extents */
     uint64_t *taken; /* a bit for each member number in use, owned; NULL if size is 0 */
-    bool is_whole;
-    bool is_doomed;
+    bool is_whole; /* flag: all `size` members were committed at one time; reset when none is left */
+    bool is_doomed; /* flag: all members of the group are to be removed, which happens in steps */
     bool is_evicted; /* flag: the group is doomed because it is evicted */
 } kvp_group_t;
 
@@ -36,9 +36,9 @@ typedef struct kvp_member {
     kvp_list_t of_group; /* link in group->committed, group->begun or protect->doomed */
     kvp_list_t of_owner; /* link in session->members, protect->orphans or protect->leavers */
     kvp_group_t *group;
-    /* Incarnation of the client that put the member, until the group is whole or the client has ended; 0 = no owner.
-     * An incomplete group without owners is dropped. KVP_OWNER_ANY = a node reported the member, which waits for the
-     * rest of its group as long as nodes may mount memory. */
+    /* Incarnation (number of one life) of the client that put the member, until the group is whole or the client has
+     * ended; 0 = no owner. An incomplete group without owners is dropped. KVP_OWNER_ANY = a node reported the member,
+     * which waits for the rest of its group as long as nodes may mount memory. */
     uint64_t owner;
     uint32_t oid;
     uint32_t number; /* number of the member in its group */

@@ -18,7 +18,7 @@
 #include <string.h>
 
 /* ---- objects */
-/* Writes the object's places, except in memory that is being dropped. Returns their number. */
+/* Writes the object's places for a log record, without places in dropped segments. Returns their number. */
 static uint32_t
 tell_places(const kvp_catalog_t *cat, const kvp_obj_t *o, kvp_jrec_place_t *out)
 {
@@ -202,8 +202,8 @@ note_durable(kvp_catalog_t *cat, const kvp_fresh_commit_t *commit)
     if (o != NULL && kvp_obj_version(o) == commit->version) o->is_fresh = 0;
 }
 
-/* Marks commits before the log position `to` as durable. The handled front of the buffer is cut off when it is half
- * of the buffer, so that no more bytes are moved than were handled. */
+/* Marks commits before the log position `to` as durable. The marked commits are cut off the buffer's front when they
+ * are half of the buffer, so that no more bytes are moved than were cut off. */
 bool
 kvp_record_durable(kvp_catalog_t *cat, uint64_t to)
 {

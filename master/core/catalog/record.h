@@ -16,12 +16,12 @@ typedef struct {
 
 /* These functions append to cat->log. They have no effect while the log is not open. kvp_record_commit records an
  * object with its version; the commit is fresh until its record is durable. kvp_record_again records an object whose
- * places changed, if it is committed. kvp_record_gone records that an object will be removed: o if the object still
- * exists (the record has its key only with conf.log_names_gone), else NULL. kvp_record_segment records memory, before
- * its first object. kvp_record_segment_over records that no object is left in the memory. kvp_record_tenant records the
- * tenant's name, epoch and bumps. kvp_record_forgotten records that the tenant's bumps up to the version were
- * forgotten. kvp_record_oldest records a generation: every put attempt with a lower one has ended, and the log
- * has the commit of each that committed. */
+ * places changed, if it is committed. kvp_record_gone records the removal of an object; o is the object's record,
+ * NULL if it is freed (the log record has the key only with conf.log_names_gone). kvp_record_segment records a
+ * segment, before its first object. kvp_record_segment_over records that no object is left in the segment.
+ * kvp_record_tenant records the tenant's name, epoch and bumps. kvp_record_forgotten records that the tenant's bumps up
+ * to the version were forgotten. kvp_record_oldest records a generation: every put attempt with a lower generation has
+ * ended, and if it was committed, the log has its commit. */
 void kvp_record_commit(kvp_catalog_t *cat, uint32_t oid, kvp_digest_t digest);
 void kvp_record_again(kvp_catalog_t *cat, uint32_t oid);
 void kvp_record_gone(kvp_catalog_t *cat, const kvp_obj_t *o, kvp_digest_t digest, uint64_t version, kvp_gone_t why);
@@ -33,13 +33,13 @@ void kvp_record_oldest(kvp_catalog_t *cat);
 /* kvp_record_places writes the record of a committed object again, in the middle of a change of its places. */
 void kvp_record_places(kvp_catalog_t *cat, const kvp_obj_t *o, kvp_digest_t digest);
 
-/* kvp_record_make_commit fills in the log record of a committed object, except its head. Returns false if the object
+/* kvp_record_make_commit fills in the log record of a committed object, except rec->head. Returns false if the object
  * has no place. kvp_record_make_tenant does the same for a tenant. */
 bool kvp_record_make_commit(const kvp_catalog_t *cat, const kvp_obj_t *o, kvp_digest_t digest, kvp_jrec_any_t *rec);
 void kvp_record_make_tenant(const kvp_tenant_t *t, kvp_jrec_any_t *rec);
 
-/* kvp_record_durable: the log is durable up to the position, so commits before it are not fresh any more. Returns
- * false if the step's budget was used up before all these commits were handled. */
+/* kvp_record_durable marks the commits before log position `to`, up to which the log is durable, as not fresh any more.
+ * Returns false if the step's budget was used up before all these commits were marked. */
 bool kvp_record_durable(kvp_catalog_t *cat, uint64_t to);
 
 #endif

@@ -16,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NODE_BACK_NS KVP_MS(5000) /* time after a master's start within which a living node reconnects */
-#define KEPT_BACK_NS KVP_MS(2000) /* time within which a node reconnects after a crash if a keeper holds its memory */
+#define NODE_BACK_NS KVP_MS(5000) /* a living node reconnects within this time after a master's start */
+#define KEPT_BACK_NS KVP_MS(2000) /* a crashed node whose memory a keeper holds reconnects within this time */
 
 #define SLACK_BITS 16u
 

@@ -42,17 +42,17 @@ kvp_obj_tenant(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {
     return kvp_obj_chunk(cat, o)->tenant;
 }
-/* kvp_place_at returns the index of the place with this extent; one of the places must have it. kvp_place_key_off
- * returns where the key lies in the chunk's metadata, in units of 64 bytes. */
+/* kvp_place_at returns the index in `places` of the place with this extent, which must be there. kvp_place_key_off
+ * returns the offset of the place's key in the chunk's metadata, in units of 64 bytes. */
 uint32_t kvp_place_at(const kvp_place_t *places, const kvp_chunk_t *c, uint32_t slot);
 uint32_t kvp_place_key_off(const kvp_chunk_t *c, const kvp_place_t *at);
 kvp_place_t kvp_obj_place(const kvp_catalog_t *cat, const kvp_obj_t *o); /* place of the first copy in memory */
 uint32_t kvp_obj_places(const kvp_catalog_t *cat, const kvp_obj_t *o,
                         kvp_place_t places[KVP_REPLICAS_MAX]); /* writes the places in memory, returns their number */
 void kvp_obj_set_on_tier_alone(kvp_catalog_t *cat, uint32_t oid, const kvp_chunk_t *c,
-                               uint64_t len); /* the object must have no place */
+                               uint64_t len); /* makes an object without a place exist only on the tier of chunk c */
 bool kvp_obj_lies_at(const kvp_catalog_t *cat, const kvp_obj_t *o, const kvp_chunk_t *c, uint32_t slot);
-/* kvp_obj_add_place adds a copy to the object's record, kvp_replica_del removes one; the extent is the caller's. */
+/* kvp_obj_add_place adds a copy to the object's record, kvp_replica_del removes a copy; the extent is not changed. */
 void kvp_obj_add_place(kvp_catalog_t *cat, uint32_t oid, const kvp_place_t *at, uint64_t slack);
 void kvp_replica_del(kvp_catalog_t *cat, uint32_t oid, const kvp_place_t *at);
 uint64_t kvp_obj_bytes(const kvp_catalog_t *cat, const kvp_obj_t *o); /* bytes of the extents of all copies */
@@ -60,7 +60,7 @@ uint64_t kvp_obj_bytes(const kvp_catalog_t *cat, const kvp_obj_t *o); /* bytes o
 void kvp_copy_set_long_key(kvp_catalog_t *cat, uint32_t oid, const kvp_chunk_t *c, uint32_t slot,
                            uint32_t long_key_slot);
 void kvp_obj_count_held(kvp_catalog_t *cat, const kvp_obj_t *o,
-                        int32_t sign); /* counts a ticket more or less in the object's segments */
+                        int32_t sign); /* adds sign (1 or -1) to the tickets that the object's segments count */
 /* kvp_obj_len returns the payload's length; if the object has no extent, the length that its put asked for. */
 uint64_t kvp_obj_len(const kvp_catalog_t *cat, const kvp_obj_t *o);
 static inline uint64_t
@@ -69,17 +69,17 @@ kvp_obj_version(const kvp_obj_t *o)
     return o->generation;
 }
 kvp_digest_t kvp_obj_digest_of(const kvp_catalog_t *cat, const kvp_obj_t *o); /* the object must have a place */
-/* kvp_obj_up_n returns the number of copies whose nodes are connected; 0 if the object is not committed, or was
- * removed by a bump. kvp_obj_served_n returns 0 also while the object's group hides it. */
+/* kvp_obj_up_n returns the number of copies in memory whose nodes are connected; 0 if the object is not committed, or
+ * was removed by a bump of its namespace. A group that hides its members is not considered (kvp_obj_served_n). */
 uint32_t kvp_obj_up_n(const kvp_catalog_t *cat, const kvp_obj_t *o);
-/* no copy is on a connected node, and the tier can load it */
+/* returns true if no copy is in memory of a connected node, and the object can be loaded from its tier */
 bool kvp_obj_is_on_tier_up(const kvp_catalog_t *cat, const kvp_obj_t *o);
 bool kvp_obj_is_kept(const kvp_catalog_t *cat,
-                     const kvp_obj_t *o); /* the node is disconnected, and a keeper holds its memory */
+                     const kvp_obj_t *o); /* a node was just lost, and a keeper process holds its memory with a copy */
 bool kvp_obj_is_reported(const kvp_catalog_t *cat,
-                         const kvp_obj_t *o); /* will be served after a report ends or its node reconnects */
+                         const kvp_obj_t *o); /* served soon: a node is reporting a copy, or about to reconnect */
 void kvp_place_wire(const kvp_catalog_t *cat, const kvp_place_t *at, kvp_wire_loc_t *loc);
-/* kvp_obj_wire writes the copies whose nodes are connected. A copy on the host host_id comes first. */
+/* kvp_obj_wire writes an object for an answer, with the copies whose nodes are connected; one on host_id is first. */
 void kvp_obj_wire(const kvp_catalog_t *cat, const kvp_obj_t *o, const char *host_id, kvp_wire_obj_t *obj,
                   kvp_wire_loc_t locs[KVP_REPLICAS_MAX]);
 /* kvp_obj_is_on_host returns true if a copy lies in memory of a connected node on the host host_id. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The records of put attempts, and staged versions. Each attempt has a record of its future object. The record is in
- * the index (WRITING); if it will replace a committed object, it is outside of the index (STAGED), and readers
- * continue to find the old object. If the old object is removed earlier, the staged version takes its place in the
- * index as an ordinary put. */
+ * the index (WRITING). If the attempt will replace a committed object, its record is outside of the index (STAGED),
+ * and readers still find the old object. If the old object is removed before the commit, the staged version takes its
+ * place in the index (WRITING). */
 #include "master/core/catalog/staged.h"
 
 #include "master/core/base/ptab.h"

@@ -34,14 +34,14 @@
 
 struct kvp_objbucket {
     uint16_t tags[BUCKET_SLOTS]; /* 0 = empty */
-    /* number of objects whose home is this bucket or an earlier one, and which lie in a later bucket */
+    /* number of objects whose home bucket is this or an earlier one, and which lie in a later bucket */
     uint32_t passed;
     uint32_t oids[BUCKET_SLOTS];
 };
 
 _Static_assert(sizeof(kvp_objbucket_t) == 64, "a bucket is a cache line");
 
-/* A digest, mixed with the secret, as the table compares it. */
+/* The bits of a digest, mixed with the secret, that the table compares. */
 typedef struct {
     uint64_t id;
     uint16_t tag; /* not 0 */
@@ -108,7 +108,7 @@ part_fini(kvp_objtable_t *t, kvp_objpart_t *p)
     *p = (kvp_objpart_t){0};
 }
 
-/* Returns the bucket, or NULL if its piece is not allocated, so that the bucket is empty. */
+/* Returns bucket i; NULL = its piece of the table is not allocated, so the bucket is empty. */
 static kvp_objbucket_t *
 bucket_at(const kvp_objpart_t *p, uint32_t i)
 {
@@ -130,7 +130,7 @@ bucket_make(kvp_objtable_t *t, kvp_objpart_t *p, uint32_t i)
     return bucket_at(p, i);
 }
 
-/* ---- chains of buckets. The buckets below `from` were moved to the new table, and are empty. */
+/* ---- chains of buckets. During a resize the buckets of the old table below `from` are skipped: they were moved. */
 static uint32_t
 chain_start(const kvp_objpart_t *p, uint32_t from, uint64_t id)
 {
@@ -224,7 +224,7 @@ part_del(const kvp_objtable_t *t, kvp_objpart_t *p, uint32_t from, uint32_t oid)
     return true;
 }
 
-/* Adds the object to the new table, which is never full. */
+/* Adds the object to the table `now`, which is never full. */
 static void
 add_now(kvp_objtable_t *t, uint16_t tag, uint32_t oid)
 {
@@ -339,8 +339,8 @@ kvp_objtable_find(const kvp_objtable_t *t, kvp_digest_t digest)
     return find_name(t, name_of(t, digest));
 }
 
-/* ---- lookups of many keys: prefetch all buckets, then the records in them, then search. Inlined by force: GCC takes
- * a function that only prefetches for one without effect, and leaves its call out. */
+/* ---- lookups of many keys: prefetch all buckets, then the records in them, then search. Inlined by force: GCC
+ * regards a function that only prefetches as one without effect, and removes its call. */
 static inline __attribute__((always_inline)) void
 prefetch_bucket(const kvp_objpart_t *p, name_t name)
 {

@@ -19,9 +19,9 @@ typedef struct {
 typedef struct {
     const kvp_recpool_t *records; /* pool of kvp_obj_t, borrowed */
     kvp_mix_t mix; /* a secret, so that clients cannot know which digests share a bucket */
-    kvp_objpart_t now;
+    kvp_objpart_t now; /* the table; during a resize, the new table */
     kvp_objpart_t old; /* the old table during a resize */
-    uint32_t old_at; /* buckets of `old` below this index were moved */
+    uint32_t old_at; /* buckets of `old` below this index were moved to `now` */
     uint64_t memory_bytes;
 } kvp_objtable_t;
 
@@ -35,6 +35,6 @@ void kvp_objtable_add(kvp_objtable_t *t, kvp_digest_t digest, uint32_t oid);
 void kvp_objtable_del(kvp_objtable_t *t, uint32_t oid);
 uint32_t kvp_objtable_find(const kvp_objtable_t *t, kvp_digest_t digest);
 void kvp_objtable_find_many(const kvp_objtable_t *t, const kvp_digest_t *digests, size_t n, uint32_t *oids);
-bool kvp_objtable_step(kvp_objtable_t *t); /* moves a few buckets of a resize; returns true while buckets are left */
+bool kvp_objtable_step(kvp_objtable_t *t); /* moves a few buckets from `old` to `now`; true while buckets are left */
 
 #endif

@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define IN_USE_MAX 4096u /* limit of tenants in use: a client cannot make the core keep more records */
+#define IN_USE_MAX 4096u /* limit of tenants with references, so that clients cannot make the core keep more */
 #define BUMPED_MAX 4095u
 
 kvp_tenant_t *
@@ -117,9 +117,9 @@ tenant_free(kvp_catalog_t *cat, kvp_tenant_t *t)
     free(t);
 }
 
-/* Frees the record of an unused tenant. A tenant that had objects in given-up memory is kept within this term,
- * because a later bump must cover these objects too. If there are too many such tenants, the master forgets no bumps
- * in this term. */
+/* Frees the record of an unused tenant. A tenant with objects in memory that was given up in this term is kept until
+ * the term's end, because a later bump must cover these objects too. If there are too many such tenants, the record is
+ * freed, and the master forgets no tenant's bumps in this term. */
 void
 kvp_tenant_prune(kvp_catalog_t *cat, kvp_tenant_t *t)
 {

@@ -13,10 +13,10 @@
 #include "master/core/protect/candidates.h"
 #include "master/core/space/tier.h"
 
-#define AHEAD_SHARE 8u /* write back up to 1/8 of a tenant's memory */
-#define AHEAD_SHARE_MOST 2u
-#define AHEAD_STEPS 64u /* limit of the objects that one walk examines */
-#define FADE_SHARE 512u /* each tick, ahead_more shrinks by 1/512 */
+#define AHEAD_SHARE 8u /* write back the oldest 1/8 of a tenant's used bytes */
+#define AHEAD_SHARE_MOST 2u /* with recently put bytes, at most the oldest 1/2 */
+#define AHEAD_STEPS 64u /* limit of the objects that one call of walk_oldest examines */
+#define FADE_SHARE 512u /* each tick, tenant->ahead_more shrinks by 1/512 of its value */
 
 static bool
 is_plain(const kvp_evict_t *ev, const kvp_obj_t *o)
@@ -48,8 +48,8 @@ kvp_evict_can_be_written(const kvp_evict_t *ev, const kvp_obj_t *o)
     return g->state == KVP_SEG_UP && g->tier != NULL && g->tier->state == KVP_SEG_UP && is_plain(ev, o);
 }
 
-/* Queues the object for its tier, unless the object is there, on its way, or cannot be written. Returns false if too
- * many bytes are on their way already. */
+/* Queues the object's write to its tier, unless the object is there, is moving, or cannot be written. Returns false if
+ * too many bytes are being written already. */
 static bool
 write_ahead(kvp_evict_t *ev, uint32_t oid)
 {
@@ -67,7 +67,7 @@ write_ahead(kvp_evict_t *ev, uint32_t oid)
     return true;
 }
 
-/* Examines an object and queues its write to its tier. Returns false if it must be written but cannot be queued yet. */
+/* Examines an object and queues its write to its tier. Returns false if a needed write cannot be queued yet. */
 static bool
 look_at(kvp_evict_t *ev, kvp_tenant_t *t, uint32_t oid)
 {
@@ -76,13 +76,13 @@ look_at(kvp_evict_t *ev, kvp_tenant_t *t, uint32_t oid)
     if (!is_plain(ev, o)) return true;
     if (!write_ahead(ev, oid)) return false;
     if (o->is_ahead == 0)
-        t->ahead_bytes += kvp_victim_bytes(ev->prot, oid); /* otherwise counted before it was parked */
+        t->ahead_bytes += kvp_victim_bytes(ev->prot, oid); /* else an earlier walk has counted the object */
     o->is_ahead = 1;
     return true;
 }
 
-/* Returns the bytes at the old end of the list that the walk must reach: an eighth of the tenant's memory, plus the
- * bytes that are being written, plus recently put bytes, because a slow device may be behind by as much. */
+/* Returns the bytes at the old end of the list that the walk must cover: 1/8 of the tenant's used bytes, plus the bytes
+ * being written, plus recently put bytes, as a slow device lags by as much; at most 1/2 of the used bytes. */
 static uint64_t
 wanted_bytes(const kvp_evict_t *ev, const kvp_tenant_t *t)
 {

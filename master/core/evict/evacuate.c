@@ -3,9 +3,9 @@
  * without victims, a whole chunk of another tenant. Meanwhile the chunk is closed: no other put is placed there, so
  * its freed space stays free.
  *
- * Design notes. Evacuation makes no promise that it cannot keep: objects in the window may be read and get tickets
- * meanwhile, and then they stay. The walk is repeated for a while, since most tickets are short; then the key looks
- * for another window, and the freed space is not wasted. So tickets and pins need no check of evacuations. */
+ * Design notes. Objects in the window may be read, get tickets or be pinned during an evacuation, and then they stay.
+ * The walk is repeated for a while, since most tickets are short; then the key looks for another window, and other puts
+ * use the freed space. So the code of tickets and pins does not check for evacuations. */
 #include "master/core/evict/evacuate.h"
 
 #include "common/list.h"
@@ -46,7 +46,7 @@ kvp_evacuate_begin(kvp_evict_t *ev, kvp_put_key_t *k, kvp_chunk_t *c, uint32_t f
     ev->space->has_evacuation_news = true;
 }
 
-/* Evicts the object in the extent. Returns false if that is impossible at present. */
+/* Evicts the object in the extent, if there is one. Returns false if it cannot be evicted at present. */
 static bool
 evacuate_extent(kvp_evict_t *ev, const kvp_put_key_t *k, uint32_t slot)
 {
@@ -71,7 +71,7 @@ walk_window(kvp_evict_t *ev, kvp_put_key_t *k)
     const kvp_slab_t *slab = k->claim.chunk->slab;
     uint32_t slot = k->evacuate_slot;
 
-    /* the slot was merged with a neighbour: start again */
+    /* the slot's extent was merged with a neighbour: walk again from the chunk's start */
     if (kvp_slab_len(slab, slot) == 0) slot = kvp_slab_first(slab);
     for (; slot != KVP_SLAB_NONE && kvp_slab_offset(slab, slot) < k->claim.to; slot = kvp_slab_next(slab, slot)) {
         k->evacuate_slot = slot;
@@ -127,7 +127,7 @@ kvp_evacuate_tick(kvp_evict_t *ev)
 }
 
 /* ---- taking a chunk of another tenant */
-/* Returns true if a tenant other than `own` has two chunks or more: the others have more chunks than their number. */
+/* Returns true if a tenant other than `own` has two chunks or more: the other tenants have more chunks than tenants. */
 static bool
 has_any_two(const kvp_evict_t *ev, const kvp_tenant_t *own)
 {
@@ -155,7 +155,7 @@ may_extent_go(const kvp_evict_t *ev, const kvp_put_key_t *k, const kvp_chunk_t *
     return kvp_evict_may_go(ev, k, kvp_slab_owner(c->slab, slot));
 }
 
-/* Checks whether all extents of the chunk can be freed. Returns OK, NO_SPACE, or EAGAIN if the budget is used up. */
+/* Returns OK if all extents of the chunk can be freed, NO_SPACE if not, EAGAIN if the step's budget is used up. */
 static kvp_err_t
 look_at(kvp_evict_t *ev, kvp_put_key_t *k, const kvp_chunk_t *c)
 {
@@ -170,7 +170,7 @@ look_at(kvp_evict_t *ev, kvp_put_key_t *k, const kvp_chunk_t *c)
     return KVP_OK;
 }
 
-/* Begins a search through all chunks, the coldest chunk first. */
+/* Begins a search through all chunks at the coldest chunk of another tenant. */
 static void
 begin_taking(kvp_evict_t *ev, kvp_put_key_t *k)
 {

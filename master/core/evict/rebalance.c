@@ -27,11 +27,11 @@
 #include "master/core/space/retire.h"
 #include "proto/wire.h"
 
-#define LOOK_SHARE 8u /* a tenant looks for a chunk to take when it has put 1/8 of the mean length of its chunks */
-#define OWNERS_LOOKED_AT 64u /* tenants examined in one look; the next look examines others */
+#define LOOK_SHARE 8u /* a tenant looks for a chunk to take after puts of 1/8 of its chunks' mean length */
+#define OWNERS_LOOKED_AT 64u /* limit of the tenants that find_richest examines; its next call examines others */
 #define TAIL 128u /* number of first victims that determine a tenant's coldest chunk */
 #define TAIL_CHUNKS 16u /* limit of the chunks in which these first victims are counted */
-/* the other tenant's oldest objects must be older by 1/8, or chunks would move back and forth by chance */
+/* the giving tenant's oldest objects must be older by 1/8, or chunks would move back and forth by chance */
 #define MARGIN 8u
 /* a chunk is taken only if at least 1/8 of its bytes is older than the taking tenant's own first victim */
 #define OLD_SHARE 8u
@@ -53,7 +53,7 @@ age_with(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t n)
 }
 
 /* Estimates the age of the first victim of a tenant that gives a chunk. Returns 0 for a tenant with a single chunk,
- * which gives none, and FREE_AGE if less than half of its bytes is in use: that is more than holes between objects. */
+ * which gives none, and FREE_AGE if more than half of its bytes is free: holes between objects are not so large. */
 static uint64_t
 age_to_give(kvp_evict_t *ev, kvp_tenant_t *t)
 {
@@ -188,8 +188,8 @@ kvp_rebalance_look(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t len)
 /* ---- examining the chunk, and evacuating it */
 typedef enum {
     GOES,
-    STAYS, /* at present: the object is being written, read, or awaited by a claim */
-    STAYS_LONG, /* for an unknown time: the object is pinned or probed, or a dead writer might still write there */
+    STAYS, /* at present: the object is being written or read, or a claim waits for the extent */
+    STAYS_LONG, /* for an unknown time: the object is pinned or probed, or the extent is quarantined */
 } may_go_t;
 
 static may_go_t
@@ -251,7 +251,7 @@ look_at_chunk(kvp_evict_t *ev, kvp_take_t *take)
 }
 
 /* Evicts the objects of the chunk. Returns false if the step's budget is used up. Objects that cannot be evicted at
- * present are tried again by a later walk. If there are none, only the node's answers are awaited, without limit. */
+ * present are tried again by a later walk. If no object stays, the take waits for the node's answers without limit. */
 static bool
 evacuate_chunk(kvp_evict_t *ev, kvp_take_t *take)
 {
@@ -274,8 +274,8 @@ evacuate_chunk(kvp_evict_t *ev, kvp_take_t *take)
     return true;
 }
 
-/* The chunk is empty: keeps it for the taking tenant for a while, because otherwise the next put of its former owner
- * could get it. */
+/* Keeps the chunk, which has become empty, for the taking tenant for a while: otherwise the next put of its former
+ * owner could get it. */
 static void
 note_empty(kvp_evict_t *ev, kvp_take_t *take)
 {

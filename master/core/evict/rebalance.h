@@ -7,10 +7,9 @@
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/tenant.h"
 
-/* kvp_rebalance_look is called when the tenant must evict one of its own objects for len bytes; from time to time it
- * checks whether to take a chunk of another tenant instead. kvp_rebalance_coldest returns the coldest chunk of
- * another tenant in which len bytes fit; NULL = none found. kvp_rebalance_leave_segment ends the taking of chunks in
- * the segment. */
+/* kvp_rebalance_look is called before the tenant evicts one of its own objects for len bytes; from time to time it
+ * begins to take a chunk of another tenant. kvp_rebalance_coldest returns the coldest chunk of another tenant in
+ * which len bytes fit; NULL = none found. kvp_rebalance_leave_segment ends the taking of chunks in the segment. */
 void kvp_rebalance_look(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t len);
 kvp_chunk_t *kvp_rebalance_coldest(kvp_evict_t *ev, const kvp_tenant_t *t, uint64_t len);
 void kvp_rebalance_leave_segment(kvp_evict_t *ev, const kvp_segment_t *g);

@@ -13,10 +13,10 @@
 
 #define RESERVE_SHARE 500u /* the reserve is 1/500 of the pool */
 #define RESERVE_MAX (64ull << 20) /* the reserve is at most this many bytes */
-#define RESERVE_BATCH 64u /* limit of the objects evicted in a step */
+#define RESERVE_BATCH 64u /* limit of the victims that one call of kvp_evict_reserve evicts */
 
 /* Returns the bytes of memory in which the tenant can put objects. With several tenants these are the tenant's own
- * chunks: free space in other tenants' chunks is not for it. */
+ * chunks: the tenant cannot use free space in other tenants' chunks. */
 static uint64_t
 size_for(const kvp_evict_t *ev, const kvp_tenant_t *t)
 {
@@ -47,11 +47,11 @@ free_for(const kvp_evict_t *ev, const kvp_tenant_t *t)
                                            : t->used_bytes - t->going_bytes;
 
     if (ev->cat->owners_n > 1 && ev->cat->owned_bytes < ev->cat->known_bytes)
-        return UINT64_MAX; /* at least one chunk is empty */
+        return UINT64_MAX; /* a chunk without a tenant is free for any put */
     return size_for(ev, t) - kvp_min_u64(busy, size_for(ev, t));
 }
 
-/* Returns the tenant for which the reserve is kept: the tenant of the last put. */
+/* Returns the tenant for which the reserve is kept: the only tenant with chunks, or the tenant of the last put. */
 static kvp_tenant_t *
 reserve_for(const kvp_evict_t *ev)
 {
@@ -75,7 +75,7 @@ kvp_evict_reserve(kvp_evict_t *ev)
         if (free_for(ev, t) >= reserve + stuck) return;
         oid = kvp_victim_next(ev->prot, t, KVP_OID_NONE);
         if (oid == KVP_OID_NONE) return;
-        /* A victim larger than the reserve would cost more hits than the reserve is worth: a put evicts instead. */
+        /* A victim larger than the reserve would cost more hits than the reserve is worth: the next put evicts it. */
         if (kvp_victim_bytes(ev->prot, oid) > reserve) return;
         /* No put has come since the last call, so the reserve only serves loads from tiers. A load can wait, so a
          * victim that is not on a tier yet is written to a tier first, and evicted by a later call. */

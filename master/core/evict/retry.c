@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Retries the waiting puts when space became free or evictable. In the order of arrival, each put gets a place, or a
- * window whose objects are evicted. */
+ * Retries the waiting puts when space became free or evictable. In the order of arrival, each put gets a place, or
+ * claims a window (neighbouring extents) whose objects are evicted for it. */
 #include "master/core/evict/eviction.h"
 
 #include "common/list.h"
@@ -14,17 +14,17 @@
 #include "master/core/put/queue.h"
 #include "master/core/space/place.h"
 
-#define RETRY_LOOK_MAX 4096u /* limit of the keys that one retry examines */
+#define RETRY_LOOK_MAX 4096u /* limit of the keys that one pass over the waiting keys examines */
 
 /* The shortest lengths for which this retry found no room, separately for short keys and for long keys, which need
  * extra space. Each tenant has its own chunks, so a failure is valid for its tenant only. */
 typedef struct {
     const kvp_tenant_t *tenant;
     uint64_t any, long_key;
-    bool is_final; /* flag: NO_SPACE, because no room will come either */
+    bool is_final; /* flag: later keys are refused with NO_SPACE, because no room will become free, either */
 } failed_t;
 
-/* Looks for a place for the key, then for a window. Returns the errors of kvp_evict_for; the key then keeps waiting. */
+/* Looks for a free extent for the key, then for a window. After an error of kvp_evict_for the key keeps waiting. */
 static kvp_err_t
 try_key(kvp_evict_t *ev, kvp_put_key_t *k)
 {
@@ -39,9 +39,9 @@ try_key(kvp_evict_t *ev, kvp_put_key_t *k)
     return err;
 }
 
-/* Answers a message some of whose keys have a place, if the others get none at present. Its writer can then commit,
- * and these objects can be evicted. Without the answer, messages could wait for each other forever. Returns false if
- * the message is not answered. */
+/* Answers a message if some of its keys have a place, and the others neither a place nor a window. Its writer can then
+ * commit, and these objects can be evicted. Without the answer, messages could wait for each other forever. Returns
+ * false if the message is not answered. */
 static bool
 cut_req(kvp_evict_t *ev, kvp_put_req_t *p)
 {
@@ -57,8 +57,8 @@ has_failed(const failed_t *failed, const kvp_tenant_t *tenant, uint64_t len, boo
     return len >= failed->any || (is_long_key && len >= failed->long_key);
 }
 
-/* Records that a length found no room. Not called for a copy that may not lie in some segments: its failure is not
- * valid for other keys. */
+/* Records that an object of this length found no room. Not called for a copy that may not lie in some segments, as its
+ * failure is not valid for other keys. */
 static void
 note_failure(failed_t *failed, const kvp_tenant_t *tenant, uint64_t len, bool is_long_key, bool is_final)
 {
@@ -79,8 +79,8 @@ refuse_one(kvp_evict_t *ev, kvp_put_key_t *k)
     if (p->left == 0) kvp_put_req_answer(ev->puts, p);
 }
 
-/* Allows segments that the client cannot reach, after all other segments were searched without success: a place there
- * is better than none. */
+/* Allows places in segments that the message's client cannot reach, after all other segments were searched without
+ * success: such a place is better than none. */
 static void
 drop_wish(kvp_evict_t *ev, kvp_put_req_t *p)
 {
@@ -89,8 +89,8 @@ drop_wish(kvp_evict_t *ev, kvp_put_req_t *p)
 }
 
 /* Tries the waiting keys in the order of arrival. If a key gets no room, it stays, and no later key of this length or
- * longer is tried; shorter keys may still find a place. Returns false if a message was answered early: that changes the
- * list. */
+ * longer is tried; shorter keys may still find a place. Returns false if cut_req has answered a message, which changes
+ * the list. */
 static bool
 retry_pass(kvp_evict_t *ev, failed_t *failed)
 {

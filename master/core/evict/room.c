@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Makes room in memory for loads from a tier. An object can be loaded only into the memory of the node that has it on
  * its SSD, so the victims are chosen in this node's segment: first loaded objects over their share, then the oldest
- * of a sample of extents. The sample moves round the segment, so the cost of a victim depends neither on the number
- * of nodes nor on the number of objects.
+ * of a sample of extents. The sample moves round the segment, so the cost of finding a victim depends neither on the
+ * number of nodes nor of objects.
  *
  * Design notes. Loads do not displace objects that are only in memory: objects that are on the tier too are evicted
  * first. If a sample has none, its oldest objects are written back, and the search stays there until they are
@@ -21,13 +21,13 @@
 #include "master/core/space/moving.h"
 #include "master/core/space/tier.h"
 
-#define LOOKED_AT 1024u /* limit of the extents of a segment that one step examines */
-#define LOADS 64u /* limit of the loads of a segment for which one step evicts */
+#define LOOKED_AT 1024u /* limit of the extents that one search for victims in a segment examines */
+#define LOADS 64u /* limit of the loads for which one call of make_room evicts */
 #define COLD_LOOKED_AT 16u /* limit of the loaded objects that are examined to find one in this segment */
 #define AGAIN_NS KVP_MS(1) /* pause after a search without success */
 #define WRITTEN_NS KVP_MS(10) /* pause after a search that began to write objects back */
-#define STUCK_NS KVP_MS(20) /* after this time loads stop waiting for the evicted space, because other puts got it */
-#define LATE_NS KVP_MS(200) /* after this time the first load also evicts objects still to be written to their tier */
+#define STUCK_NS KVP_MS(20) /* after this time without room, loads no longer count on the space evicted for them */
+#define LATE_NS KVP_MS(200) /* after this time without room, the first load also evicts objects not on the tier */
 
 /* Evicts the oldest object that was loaded into this segment and not used since, if such objects exceed their share.
  * Returns false if no object was evicted. */
@@ -64,7 +64,7 @@ wish_of(const kvp_evict_t *ev, const kvp_moving_t *mv, kvp_spares_t spares)
 }
 
 /* Evicts until one load has room. *going is the number of evicted bytes that no earlier load needs; *left is the
- * number of extents that may still be examined. Returns false if no victim was found. */
+ * number of extents that the search may still examine. Returns false if no victim was found. */
 static bool
 evict_for(kvp_evict_t *ev, kvp_segment_t *g, const kvp_moving_t *mv, kvp_spares_t spares, uint64_t *going,
           uint32_t *left)
@@ -82,7 +82,7 @@ evict_for(kvp_evict_t *ev, kvp_segment_t *g, const kvp_moving_t *mv, kvp_spares_
 }
 
 /* Begins to write back the oldest objects in the next extents, as many bytes as the first loads need. The next search
- * starts at the same position again, to evict them. */
+ * starts at the same position, to evict these objects. Returns false if no object is to be written. */
 static bool
 write_for(kvp_evict_t *ev, kvp_segment_t *g, uint32_t *left)
 {

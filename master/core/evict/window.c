@@ -38,8 +38,8 @@
 #include <stdlib.h>
 
 #define CANDIDATES 16u /* limit of the policy's victims around which windows are searched */
-#define AROUND_WORK 4096u /* limit of the extents examined around these victims */
-#define KEY_CANDIDATES 4096u /* limit of the first victims among which one with a long key is searched */
+#define AROUND_WORK 4096u /* limit of the extents that one search around these victims examines */
+#define KEY_CANDIDATES 4096u /* limit of the first victims among which a victim with a long key is searched */
 /* evicting an object in a lost segment costs as much of the budget as examining this many extents */
 #define LOST_WORK 16u
 /* limit of the extents in a window that is claimed in one step; a larger window is evacuated: evacuate.c */
@@ -66,8 +66,8 @@ kind_of(const kvp_evict_t *ev, uint32_t unit)
     return kvp_probe_protects(ev->prot, unit) ? KVP_TAKES_PROBED : KVP_TAKES_PLAIN;
 }
 
-/* Returns true if the search leaves the object out of the window. wanted->spares chooses which: none; objects that are
- * wanted on the tier and not there; or of these only the ones that cannot be written to the tier. */
+/* Returns true if the search must leave the object out of the window, by wanted->spares: no object; objects that are
+ * wanted on the tier and not there; or of these only the objects that cannot be written to the tier. */
 static bool
 is_spared(const kvp_evict_t *ev, const kvp_evict_wish_t *wanted, const kvp_obj_t *o)
 {
@@ -75,7 +75,7 @@ is_spared(const kvp_evict_t *ev, const kvp_evict_wish_t *wanted, const kvp_obj_t
     return wanted->spares == KVP_SPARES_UNWRITTEN || !kvp_evict_can_be_written(ev, o);
 }
 
-/* Returns whether an extent may be part of a window. An extent to which a dead writer might still write is not
+/* Returns true if the extent may be part of a window. An extent to which a dead writer might still write is not
  * usable, because no timer limits how long it stays quarantined. */
 static bool
 is_usable(kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const kvp_evict_wish_t *wanted)
@@ -87,12 +87,12 @@ is_usable(kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const kvp_evict_
 
     if (is_free(c, slot)) return !kvp_place_is_promised(ev->space, c, slot, KVP_SLAB_NONE);
     r = kvp_retire_of(ev->space, c, slot);
-    /* for loads, retiring extents are counted elsewhere */
+    /* a load (attempt NULL) skips retiring extents: g->room_bytes counts them */
     if (r != NULL) return wanted->attempt != NULL && r->claim == NULL && r->owner == 0;
-    /* Usable even if it has tickets: losing the old version is better than having no new version. */
+    /* The object to replace is usable even with tickets: losing the old version is better than no new version. */
     if (kvp_slab_owner(c->slab, slot) == wanted->over) return true;
     o = kvp_obj(ev->cat->index, kvp_slab_owner(c->slab, slot));
-    /* a doomed object will be dropped in any case */
+    /* an object of a doomed group will be dropped in any case */
     if (kvp_group_is_doomed(ev->cat, o) && o->state == KVP_OBJ_COMMITTED) return true;
     unit = kvp_victim_unit(ev->cat, kvp_slab_owner(c->slab, slot));
     if (!kvp_victim_may_go(ev->prot, unit) && (KVP_RULE(TICKET_AGAINST_EVICTION) || o->state != KVP_OBJ_COMMITTED))
@@ -115,7 +115,7 @@ kvp_evict_may_go(const kvp_evict_t *ev, const kvp_put_key_t *k, uint32_t oid)
     return kvp_victim_may_go(ev->prot, unit) && kind_of(ev, unit) <= k->takes;
 }
 
-/* Returns the age of an object for eviction. A doomed object counts as older than any other. */
+/* Returns the age of an object for eviction. An object of a doomed group counts as older than any other. */
 static uint32_t
 age_of(const kvp_evict_t *ev, uint32_t oid)
 {
@@ -159,7 +159,7 @@ shorten_window(const kvp_evict_t *ev, window_t *w, const kvp_evict_wish_t *wante
 
         if (!fits_between(w->chunk, next, w->last, wanted->len) || (next == w->last && is_free(w->chunk, w->last)))
             return;
-        /* at most the remaining cost: an object may have been used since its cost was added */
+        /* subtracts at most the remaining cost: an object's cost may have changed since it was added */
         w->cost -= kvp_min_u64(w->cost, cost_of(ev, w->chunk, w->first, wanted));
         w->first = next;
     }
@@ -197,7 +197,7 @@ search_runs(kvp_evict_t *ev, kvp_chunk_t *c, uint32_t from, uint64_t to, const k
 }
 
 /* Returns the first slot of the run of usable extents that ends at slot, as far back as a window around slot may
- * need. Examines at most *steps extents, and counts them down. */
+ * need. Examines at most *steps extents, and subtracts their number. */
 static uint32_t
 run_start(kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const kvp_evict_wish_t *wanted, uint32_t *steps)
 {
@@ -264,7 +264,7 @@ search_around(kvp_evict_t *ev, kvp_chunk_t *c, uint32_t slot, const kvp_evict_wi
     (void)search_runs(ev, c, from, end + need, wanted, &run, best);
 }
 
-/* Returns the copy of a victim whose space the put may use; the first copy if there is none. */
+/* Returns the first copy of a victim whose space the put may use; if there is none, the victim's first copy. */
 static kvp_place_t
 copy_for(kvp_evict_t *ev, uint32_t oid, const kvp_evict_wish_t *wanted)
 {
@@ -283,7 +283,7 @@ copy_for(kvp_evict_t *ev, uint32_t oid, const kvp_evict_wish_t *wanted)
 
 typedef struct {
     uint32_t n;
-    uint32_t going; /* number of the first victims whose bytes together are as many as wanted */
+    uint32_t going; /* number of the first entries whose bytes together are as many as wanted */
     uint32_t oids[CANDIDATES];
     kvp_place_t places[CANDIDATES];
 } picked_t;
@@ -328,7 +328,7 @@ pick_victims(kvp_evict_t *ev, kvp_evict_wish_t *wanted, picked_t *p)
 
         next = next_candidate(ev, t, oid);
         if (c->segment->state == KVP_SEG_LOST) {
-            /* Evicts the policy's choice, although its space stays unusable until its node connects again. */
+            /* Evicts the policy's victim, although its space cannot be used until its node connects again. */
             if (ev->ctx->work_left < LOST_WORK) return;
             ev->ctx->work_left -= LOST_WORK;
             kvp_evict_unit(ev, oid);
@@ -355,7 +355,7 @@ is_in(const window_t *w, const kvp_place_t *at)
            offset <= kvp_slab_offset(w->chunk->slab, w->last);
 }
 
-/* Searches windows around the collected victims that the wanted bytes need; around others only while none is found. */
+/* Searches windows around the first p->going victims; around further victims only while no window is found. */
 static void
 search_around_picked(kvp_evict_t *ev, const picked_t *p, const kvp_evict_wish_t *wanted, window_t *best)
 {
@@ -557,10 +557,10 @@ take_window(kvp_evict_t *ev, kvp_put_key_t *k, const window_t *w)
     claim_window(ev, k, w);
 }
 
-/* Returns true while nothing may be evicted after a take-over. After the nodes' reports, nearly all free space waits
- * for the statements of older writers, which arrive when these find the new master. Puts wait for the statements for
- * a while, so that newly learned objects are not evicted for lack of space. Clients may also restore their tickets
- * meanwhile (restore.c). */
+/* Returns true while nothing may be evicted after a take-over. After the nodes' reports, nearly all free space
+ * is unclaimed: writers of an earlier term might write to it, until they connect and state that they do not. Puts wait
+ * for these statements for a while, so that reported objects are not evicted for lack of space. Clients may also
+ * restore their tickets meanwhile (recovery/restore.c). */
 bool
 kvp_evict_is_early(const kvp_evict_t *ev)
 {
@@ -623,8 +623,8 @@ may_load_into(const kvp_evict_t *ev, const kvp_chunk_t *c, const kvp_evict_wish_
            c->bytes >= kvp_extent_bytes(wanted->len) && kvp_place_has_key_room(c, wanted->key_len);
 }
 
-/* Returns true if a window may be taken from a sample: its objects are on average at least half as old as the
- * tenant's oldest object. */
+/* Returns true if the window is old enough to be evicted for a load: its objects are on average at least half as old as
+ * the tenant's oldest object. */
 static bool
 is_old_enough(const kvp_evict_t *ev, const kvp_tenant_t *t, const window_t *w)
 {

@@ -34,14 +34,14 @@ kvp_journal_copy(kvp_journal_t *j, const void *bytes, size_t len)
 void
 kvp_journal_append(kvp_journal_t *j, kvp_jrec_any_t *rec, kvp_jrec_kind_t kind)
 {
-    if (j->state != KVP_JOURNAL_OPEN) return; /* the pool has no identity and no contents yet */
+    if (j->state != KVP_JOURNAL_OPEN) return; /* no log, or a log that is still read or followed */
     j->check = kvp_jrec_seal(rec, kind, j->check);
     kvp_journal_copy(j, rec, rec->head.bytes);
     j->end += rec->head.bytes;
 }
 
-/* Marks the next record as the begin of a base. If two bases begin in the bytes not yet taken, the first one begins
- * the file, because it is followed by both. */
+/* Marks the next record as the begin of a base. If two bases begin in the bytes not yet taken, the file begins
+ * with the first one, and then contains both. */
 void
 kvp_journal_mark_base(kvp_journal_t *j)
 {

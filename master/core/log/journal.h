@@ -13,7 +13,7 @@
 #include "proto/jrec.h"
 #include "proto/wire.h"
 
-/* limit of the bytes that are not written yet; above it no put or removal is begun */
+/* limit of the log's bytes that are not written to files yet; above it new puts and removals are refused */
 #define KVP_JOURNAL_BEHIND_MAX (4u << 20)
 
 typedef enum {
@@ -39,10 +39,10 @@ typedef struct {
     uint64_t synced;
     uint64_t term_end; /* position after the record with this master's term: no output is sent before it is synced */
     kvp_buf_t fresh; /* records that the shell has not taken yet */
-    bool has_base; /* flag: a base begins in `fresh` */
+    bool has_base; /* flag: a base (a snapshot of all objects) begins in `fresh` */
     size_t base_at; /* offset in `fresh` at which the base begins */
 
-    /* kvp_wire_term_t: where each term of the log begins, in rising order; of removed files only the last term */
+    /* kvp_wire_term_t for each term of the log, in rising order; of the terms in removed files only the last is kept */
     kvp_buf_t terms;
     uint64_t oldest; /* generation in the last OLDEST record, read or written: below it the log knows every removal */
     /* the last OLDEST record of this master: its time, and the log position after it */
@@ -63,7 +63,7 @@ void kvp_journal_mark_base(kvp_journal_t *j);
  * Returns false if there are none. */
 bool kvp_journal_take(kvp_journal_t *j, kvp_buf_t *bytes, uint64_t *end_out, bool *is_base_out);
 
-/* kvp_journal_append_term appends a record of this master's term: TERM, or BASE with is_anew if no earlier record is
+/* kvp_journal_append_term appends a record of this master's term, of kind TERM or BASE; is_anew: no earlier record is
  * valid any more. kvp_journal_note_term records that the term begins at the position. kvp_journal_forget_terms: of
  * the terms before the position only the last is kept. */
 void kvp_journal_append_term(kvp_journal_t *j, kvp_jrec_kind_t kind, bool is_anew);

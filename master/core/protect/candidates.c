@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Candidates for eviction, and their order. An evictable object is on one list: its tenant's list, which is in the
- * order of uses (LRU); or, while the node of its segment does not answer orders, the segment's list; or, while a
- * probe protects it, a list of probe.c, so that searches for the oldest object do not meet it repeatedly. Softly
+ * Candidates for eviction, and their order. An evictable object is on one list: its tenant's LRU list, or cold list
+ * (objects loaded from a tier); or, while the node of its segment does not answer orders, the segment's list; or, while
+ * a probe protects it, a list of probe.c, so that searches for the oldest object do not meet it repeatedly. Softly
  * pinned objects have a list that comes after all these. Hard-pinned objects are on no list. One member of a group
  * represents the group on a list: group.c.
  *
@@ -119,7 +119,7 @@ is_pinned_hard(const kvp_obj_t *o, const kvp_member_t *mb)
     return mb->group->pinned_n[KVP_PIN_HARD] > 0;
 }
 
-/* Returns the list for a unit, in the order of uses; NULL = it cannot be evicted. */
+/* Returns the list to which a used unit belongs, the LRU list or the pinned one; NULL = it cannot be evicted. */
 static kvp_objlist_t *
 home_of(kvp_protect_t *prot, const kvp_obj_t *o)
 {
@@ -180,7 +180,7 @@ kvp_victim_used(kvp_protect_t *prot, uint32_t oid)
     if (home != NULL)
         push_used(prot->cat->index, home, unit);
     else if (kvp_obj_is_on_tier_alone(prot->cat, o))
-        /* the age of its last use in memory decides where it goes after the next load: kvp_victim_loaded */
+        /* its age stays that of its last use in memory, which decides its list after a load: kvp_victim_loaded */
         o->is_used_since = 1;
     else
         kvp_obj_touch(prot->cat->index, o);
@@ -326,7 +326,7 @@ kvp_victim_next(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t after)
         bool is_probed = g != NULL && kvp_probe_protects(prot, oid);
 
         bool is_away =
-            /* its eviction would make no room */
+            /* none of its copies is on a connected node, so its eviction would make no room */
             g != NULL && kvp_obj_up_n(prot->cat, kvp_obj(prot->cat->index, oid)) == 0;
 
         if (g == NULL || (!is_probed && !is_away && !kvp_segment_is_passed_over(prot->cat, g))) return oid;

@@ -10,8 +10,8 @@
 #include "master/core/catalog/tenant.h"
 #include "master/core/protect/group.h"
 
-/* kvp_victim_unit returns the object that represents this object on a list: objects that are evicted together (a
- * group) are on the lists as one unit. */
+/* kvp_victim_unit returns the object that represents this object on a list of candidates: objects that are
+ * evicted together (a group) are listed as one unit. */
 static inline uint32_t
 kvp_victim_unit(const kvp_catalog_t *cat, uint32_t oid)
 {
@@ -19,16 +19,16 @@ kvp_victim_unit(const kvp_catalog_t *cat, uint32_t oid)
 
     return mb == NULL || !mb->is_committed || mb->group->is_doomed ? oid : mb->group->lead;
 }
-uint64_t kvp_victim_bytes(const kvp_protect_t *prot, uint32_t unit); /* bytes of extents that its eviction frees */
+uint64_t kvp_victim_bytes(const kvp_protect_t *prot, uint32_t unit); /* bytes that the unit's eviction frees */
 static inline bool
 kvp_victim_is_listed(const kvp_obj_t *o)
 {
     return o->list != KVP_OBJLIST_NONE;
 }
-bool kvp_victim_may_go(const kvp_protect_t *prot, uint32_t unit); /* true if it is on a list and has no ticket */
+bool kvp_victim_may_go(const kvp_protect_t *prot, uint32_t unit); /* true if the unit can be evicted right now */
 void kvp_victim_removed(kvp_protect_t *prot, uint32_t oid); /* takes the object off its list; legal without a list */
 void kvp_victim_used(kvp_protect_t *prot, uint32_t oid); /* makes the object the youngest on its list */
-/* returns an object without a list to the place of its last use */
+/* kvp_victim_back returns an object that is on no list to the place that its last use gives it */
 void kvp_victim_back(kvp_protect_t *prot, uint32_t oid);
 /* kvp_victim_loaded puts an object that was just loaded from its tier on a list: the cold list, or the LRU list if
  * its last use was recent. The next use, which is the read that caused the load, leaves it on the cold list.
@@ -42,13 +42,13 @@ uint32_t kvp_victim_age(const kvp_protect_t *prot, uint32_t unit);
 /* kvp_victim_keep: the object, or its unit, got a ticket. kvp_victim_let_go: a ticket of it has ended. */
 void kvp_victim_keep(kvp_protect_t *prot, uint32_t oid);
 void kvp_victim_let_go(kvp_protect_t *prot, uint32_t oid);
-/* kvp_victim_behind returns the object after `after` on the list; objects with tickets are taken off the list on the
- * way. kvp_victim_next returns the tenant's candidates one after the other, the oldest first. With `after` =
+/* kvp_victim_behind returns the object after `after` on the list; it takes objects with a ticket, or with a write to a
+ * tier in progress, off the list. kvp_victim_next returns the tenant's candidates, the oldest first. With `after` =
  * KVP_OID_NONE both begin at the oldest object; they return KVP_OID_NONE at the end, or at the end of the budget. */
 uint32_t kvp_victim_behind(kvp_protect_t *prot, kvp_objlist_t *list, uint32_t after);
 uint32_t kvp_victim_next(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t after);
 bool kvp_victims_back(kvp_protect_t *prot, kvp_segment_t *g,
-                      /* returns the parked objects of a segment to their lists; true when none is left */
+                      /* returns up to *left parked objects of segment g to their lists; true when none is parked */
                       uint32_t *left);
 
 #endif

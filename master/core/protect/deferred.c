@@ -129,7 +129,7 @@ end_follow(kvp_follow_t *f)
 
 static void answer_if_ready(kvp_protect_t *prot, kvp_deferred_t *w);
 
-/* The answer has ended: sends the answers that only waited for it. */
+/* Called when w was sent or given up: sends the answers that waited only for w. */
 static void
 let_pass(kvp_protect_t *prot, kvp_deferred_t *w)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The memory of removed versions, while nodes may report memory that still has these objects. Removals are compared
- * with the reports, and so are the removals in a log without its end. Without a log the next master does not know the
- * removals, and trusts the nodes' reports. */
+ * with the reports, also the removals read from a log whose end is missing. Without a log the next master does not know
+ * the removals, and trusts the nodes' reports. */
 #include "master/core/protect/gone.h"
 
 #include "common/digestmap.h"
@@ -10,7 +10,7 @@
 #include "master/core/catalog/record.h"
 #include "master/core/catalog/tenant.h"
 
-/* limit of removed keys. The map is made for this number at once, so that no step moves it */
+/* limit of removed keys; the map is made for this number at once, so that no insertion copies the map */
 #define HELD_MAX (1u << 18)
 #define PRUNE_MIN (1u << 16) /* up to this number of keys nothing is pruned */
 #define HOLD_RECORDS 8u /* inserting a key into the large cold map costs as much as handling this many records */

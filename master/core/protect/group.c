@@ -106,7 +106,7 @@ find_group(kvp_protect_t *prot, const kvp_tenant_t *t, kvp_digest_t digest)
     for (kvp_group_t *g = first_with(prot, hash_of(prot, t, digest)); g != NULL; g = g->same) {
         if (g->tenant != t->number || !kvp_digest_eq(g->digest, digest)) continue;
         if (g->epoch == t->epoch || !KVP_RULE(GROUP_OF_EPOCH)) return g;
-        doom_group(prot, g, false); /* objects from before a bump do not belong to a new group */
+        doom_group(prot, g, false); /* objects put before the tenant's epoch was raised (BUMP) join no new group */
         return NULL;
     }
     return NULL;
@@ -432,7 +432,7 @@ kvp_group_claim(kvp_protect_t *prot, kvp_session_t *s, uint32_t oid)
         change_owner(prot, s, mb);
         return KVP_ALREADY;
     }
-    /* other clients are still putting members of its group */
+    /* not this client's member: other writers, or the reports of nodes, may still complete its group */
     if (mb->owner == 0 || mb->owner == KVP_OWNER_ANY) return KVP_IN_PROGRESS;
     if (find_session(prot, mb->owner, &owner))
         return kvp_session_is_silent(prot->peers, owner) ? KVP_OK : KVP_IN_PROGRESS;
@@ -441,14 +441,14 @@ kvp_group_claim(kvp_protect_t *prot, kvp_session_t *s, uint32_t oid)
 }
 
 /* ---- reports of nodes */
-/* Returns true if the member is committed with a lower version. Extents of this term are newer than reported ones. */
+/* Returns true if the member's version is below the reported one. An uncommitted member is of this term, thus newer. */
 static bool
 is_older(const kvp_protect_t *prot, const kvp_member_t *mb, uint64_t version)
 {
     return mb->is_committed && kvp_obj_version(kvp_obj(prot->cat->index, mb->oid)) < version;
 }
 
-/* Returns the member with the number in this list; NULL = none. */
+/* Returns the member of the list with this member number; NULL = none. */
 static kvp_member_t *
 find_number(kvp_protect_t *prot, const kvp_list_t *members, uint32_t number)
 {
@@ -479,7 +479,7 @@ kvp_group_may_adopt(kvp_protect_t *prot, const kvp_tenant_t *t, const kvp_wire_g
     const kvp_member_t *mb;
 
     if (g == NULL) return true;
-    /* Of two groups with one name, all members of the one group are older than all members of the other. */
+    /* Of two groups with one name, all members of one are older than all of the other, so one member is compared. */
     if (g->size != want->members)
         return g->begun_n == 0 &&
                (g->committed_n == 0 || is_older(prot, kvp_list_first(&g->committed, kvp_member_t, of_group), version));
@@ -589,8 +589,8 @@ kvp_group_unpin(kvp_protect_t *prot, kvp_group_t *g)
 }
 
 /* ---- look-ups */
-/* Returns true if all members of the group are served. While a node is disconnected it walks the members, within the
- * step's budget; if the budget is used up, it returns false. */
+/* Returns true if all members of the group can be read from connected nodes. While a node is disconnected, the members
+ * are checked one by one; the result is false, too, if the step's budget is used up. */
 static bool
 is_served(kvp_protect_t *prot, const kvp_group_t *g)
 {
@@ -619,7 +619,7 @@ void
 kvp_groups_settle(kvp_protect_t *prot)
 {
     if (!kvp_gone_is_rebuilding(prot) && prot->ctx->now_ns >= prot->peers->orphans_until_ns)
-        kvp_list_splice(&prot->orphans, &prot->leavers); /* no node will mount the rest of their groups */
+        kvp_list_splice(&prot->orphans, &prot->leavers); /* no node will mount the rest of these members' groups */
     while (prot->ctx->slice_left > 0 && !kvp_list_is_empty(&prot->leavers)) {
         kvp_member_t *mb = kvp_list_first(&prot->leavers, kvp_member_t, of_owner);
 

@@ -78,9 +78,9 @@ void kvp_group_adopt(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t oid, const k
 /* kvp_groups_doom_broken, called when a log was read to its end, dooms groups that were complete and lost members. */
 void kvp_groups_doom_broken(kvp_protect_t *prot);
 void kvp_group_evict(kvp_protect_t *prot, uint32_t oid); /* evicts the object's whole group, if it has one */
-/* the object got its first ticket, or lost its last */
+/* kvp_group_hold: the object got its first ticket (is_held), or lost its last ticket */
 void kvp_group_hold(kvp_protect_t *prot, uint32_t oid, bool is_held);
-/* the extents of a committed member changed */
+/* kvp_group_bytes: the extents of a committed member grew by so many bytes, which may be negative */
 void kvp_group_bytes(kvp_protect_t *prot, const kvp_obj_t *o, int64_t bytes);
 void kvp_group_reserve(kvp_protect_t *prot, kvp_group_t *g);
 void kvp_group_unreserved(kvp_protect_t *prot, kvp_group_t *g); /* frees the group if unused */

@@ -5,7 +5,7 @@
  * is renewed. Eviction that meets such an object parks it; if no other object can be evicted, parked objects are
  * evicted in the order of `since`. Together they have at most a quarter of the pool, and the oldest are returned to
  * the candidates: so a new object is not evicted by the next put while a client asks for all other objects. If a
- * message asks for more, only its first quarter is protected (docs/adr/0027).
+ * message probes more, only its first objects, up to this quarter, are protected (docs/adr/0027).
  *
  * Design notes. Parked objects are on lists by `since`: a ring of lists, one for each tick, for protecting rows, and
  * one list for expired rows, which return to the candidates in slices. `since` does not change while an object is
@@ -22,8 +22,8 @@
 
 #include <stdlib.h>
 
-#define LASTS_MAX 30000u /* ticks, a limit of the lease time; less than half of the range of 16 bits */
-#define GIVE_WAY_MAX 8u /* limit of the parked objects that are released to make room for one */
+#define LASTS_MAX 30000u /* limit of the lease time, in ticks; less than half of the range of 16 bits */
+#define GIVE_WAY_MAX 8u /* limit of the parked objects that are released to make room for one more */
 
 void
 kvp_probe_init(kvp_protect_t *prot)
@@ -150,13 +150,13 @@ kvp_probe_begin(kvp_protect_t *prot, uint32_t oid)
 {
     kvp_obj_t *o = kvp_obj(prot->cat->index, oid);
 
-    /* its last probe has expired, but it was not released yet */
+    /* the object is parked with an expired probe: it returns to the candidates first */
     if (o->list == KVP_OBJLIST_PROBED) come_back(prot, oid);
     o->has_probe = 1;
     o->probe_since = (uint16_t)prot->probes.tick;
 }
 
-/* Returns the tick of the first probe of the oldest parked object; UINT64_MAX = none. */
+/* Returns the tick of the first probe of the oldest parked object; 0 = it has expired; UINT64_MAX = none is parked. */
 static uint64_t
 oldest_since(const kvp_probes_t *p)
 {

@@ -12,7 +12,7 @@
 void kvp_probe_init(kvp_protect_t *prot);
 void kvp_probe_fini(kvp_protect_t *prot);
 void kvp_probe_advance(kvp_protect_t *prot); /* called at the beginning of every input */
-void kvp_probe_begin(kvp_protect_t *prot, uint32_t oid); /* first probe of a new row */
+void kvp_probe_begin(kvp_protect_t *prot, uint32_t oid); /* first probe of a new row (a series of probes) */
 static inline bool
 kvp_probe_is_live(const kvp_protect_t *prot, const kvp_obj_t *o)
 {
@@ -26,8 +26,8 @@ kvp_probe_share(const kvp_protect_t *prot)
 {
     return KVP_RULE(PROBE_SHARE) ? prot->ctx->st.size_bytes / 4 : UINT64_MAX;
 }
-/* kvp_probe_batch_share returns how many objects of one message are protected. It uses the mean size of an object,
- * because looking up the size of each would cost too much. */
+/* kvp_probe_batch_share returns how many objects of one EXISTS message are protected. It uses the mean size of an
+ * object, because looking up the size of each would cost too much. */
 static inline uint64_t
 kvp_probe_batch_share(const kvp_protect_t *prot)
 {
@@ -43,7 +43,7 @@ kvp_probe_holds(const kvp_protect_t *prot, const kvp_obj_t *o)
     return kvp_probe_is_live(prot, o) && (uint16_t)(o->probe_until - (uint16_t)prot->probes.tick) > prot->probes.spare;
 }
 /* kvp_probe_leave records a probe of an object (for a group: of its lead). is_beyond: the message's share of
- * protected objects is used up. In a group, the first probed member decides; an existing protection continues. */
+ * protected objects is used up. In a group, the first probe's is_beyond counts; an existing protection continues. */
 static inline void
 kvp_probe_leave(kvp_protect_t *prot, uint32_t oid, bool is_beyond)
 {

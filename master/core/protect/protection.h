@@ -48,12 +48,12 @@ typedef struct kvp_protect {
     kvp_list_t leases, leasing;
     /* [0]: answers that wait until their promises are written to the log; [1]: until the log is synced */
     kvp_list_t on_log[2];
-    kvp_heap_t deferred; /* deferred answers, by the time at which each is sent in any case */
+    kvp_heap_t deferred; /* deferred answers with a time limit, by this time */
 
     /* Fields of gone.c. */
     kvp_digestmap_t gone; /* key -> highest removed version, while nodes may report removed objects */
-    uint32_t gone_read; /* number of entries that come from an earlier master's log */
-    uint32_t gone_pruned; /* number of entries left after the last pruning */
+    uint32_t gone_read; /* number of entries of `gone` that come from an earlier master's log */
+    uint32_t gone_pruned; /* number of entries of `gone` left after its last pruning */
     bool is_gone_full; /* flag: the map is full, so reports are not trusted any more */
 
     kvp_ptab_t tickets;

@@ -56,7 +56,7 @@ object_take(kvp_protect_t *prot, uint32_t oid)
     kvp_obj_count_held(prot->cat, o, 1);
 }
 
-/* Ends a reservation of one unit: a use of it, or not. */
+/* Ends a reservation of one unit (an object or a group), which counts as a use of the unit if t->is_use. */
 static void
 unreserve_unit(kvp_protect_t *prot, const kvp_ticket_t *t, uint32_t unit)
 {
@@ -116,7 +116,7 @@ bool
 kvp_ticket_may_take(const kvp_protect_t *prot, const kvp_session_t *s, const uint32_t *oids, uint32_t n)
 {
     if (s->tickets_n >= KVP_TICKETS_MAX || n > KVP_TICKET_OBJECTS_MAX - s->ticket_objects) return false;
-    /* All n entries may be the same object. */
+    /* All n entries may be the same object, which then gets n tickets. */
     for (uint32_t i = 0; i < n; i++)
         if (kvp_obj(prot->cat->index, oids[i])->tickets > KVP_OBJ_TICKETS_MAX - n) return false;
     return true;

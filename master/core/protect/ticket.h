@@ -31,7 +31,7 @@ typedef struct kvp_ticket {
     bool has_hole; /* flag: a requested key was absent */
     kvp_digest_t hole; /* digest of the first absent key */
     uint32_t tenant; /* tenant id of the absent key */
-    uint64_t version; /* an object of the absent key with a higher version was put after the look-up */
+    uint64_t version; /* if the absent key has a higher version than this, it was put after the look-up */
     bool is_judged, is_use;
 } kvp_ticket_t;
 

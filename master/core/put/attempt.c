@@ -77,7 +77,7 @@ kvp_attempt_close(kvp_puts_t *pq, kvp_attempt_t *a)
 }
 
 /* ---- ends */
-/* Sets the error for this attempt's key in an unanswered message. The caller answers when all its keys are decided. */
+/* Sets the error for this attempt's key in its message, if unanswered. The caller answers when all keys are decided. */
 static void
 refuse_key(kvp_attempt_t *a, kvp_err_t err)
 {
@@ -95,7 +95,7 @@ kvp_attempt_owner(const kvp_attempt_t *a, bool is_drained)
     return is_drained || a->req != NULL || !KVP_RULE(OWNER_OF_ABORTED) ? 0 : a->session->incarnation;
 }
 
-/* Removes the attempt together with its object's record. */
+/* Frees the attempt, and removes its object. */
 static void
 drop_object(kvp_puts_t *pq, kvp_attempt_t *a, uint64_t owner, kvp_deferred_t *deferred)
 {
@@ -124,8 +124,8 @@ kvp_attempt_refuse(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_deferr
 }
 
 /* Aborts the attempt of a silent writer. The writer may be stopped in the middle of a write and continue at any time,
- * so its extents stay in quarantine until the node proves that it cannot write, or the writer itself reports that it
- * is drained. */
+ * so its extents stay in quarantine until the node proves that the writer cannot write, or the writer reports that
+ * none of the attempt's writes is in progress. */
 static void
 take_from_silent(kvp_puts_t *pq, kvp_attempt_t *a)
 {

@@ -21,20 +21,20 @@ void kvp_attempt_close(kvp_puts_t *pq, kvp_attempt_t *a); /* frees the attempt; 
 /* kvp_attempt_take aborts the attempt if its writer's session has ended or was silent too long, so that another
  * writer can put the key. Returns false if the attempt continues. */
 bool kvp_attempt_take(kvp_puts_t *pq, kvp_attempt_t *a);
-/* kvp_attempt_abort ends the attempt and removes its object. If its message is not answered yet, the key gets the
- * error err. */
+/* kvp_attempt_abort ends the attempt and removes its object. If its PutBegin message is not answered yet, the
+ * answer has the error err for the key. */
 void kvp_attempt_abort(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_err_t err);
-/* kvp_attempt_refuse ends an attempt whose commit is refused; the deferred reply is sent when its sealed extents are
+/* kvp_attempt_refuse ends an attempt whose commit is refused; the deferred reply is sent when the attempt's extents are
  * unreadable, or after a time limit. */
 void kvp_attempt_refuse(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_deferred_t *deferred);
 /* kvp_attempt_void ends an attempt whose key turned out to be committed, or whose digest belongs to another key; its
  * client gets err. */
 void kvp_attempt_void(kvp_puts_t *pq, kvp_attempt_t *a, kvp_err_t err);
-/* Returns the incarnation of the writer that may still write to the attempt's extents; 0 = none. A writer that was
- * not told the extents cannot. */
+/* Returns the incarnation of the writer that may still write to the attempt's extents; 0 = none: its writes are
+ * drained, or its PutBegin is unanswered, so the writer does not know the extents. */
 uint64_t kvp_attempt_owner(const kvp_attempt_t *a, bool is_drained);
 void kvp_attempt_lose_copy(kvp_puts_t *pq, uint32_t oid, const kvp_place_t *at); /* the memory of the copy is lost */
-/* aborts an attempt of an ended session; the put message ends with its last attempt */
+/* aborts an attempt of an ended session; frees its unanswered PutBegin message with the message's last attempt */
 void kvp_attempt_abort_over(kvp_puts_t *pq, kvp_attempt_t *a);
 
 #endif

@@ -10,7 +10,7 @@
 #include "master/core/session/peers.h"
 #include "master/core/space/space.h"
 
-#define KVP_PUT_WHEEL 1024u /* number of lists of waiting puts, one for each tick in which their wait ends */
+#define KVP_PUT_WHEEL 1024u /* number of lists of PutBegin messages, one for each tick in which their wait ends */
 
 /* The puts in progress, and the queue of those that wait for space. */
 typedef struct kvp_puts {
@@ -21,11 +21,11 @@ typedef struct kvp_puts {
     kvp_space_t *space;
 
     uint64_t started_ns; /* start time of the master */
-    kvp_list_t waiting; /* keys that wait for space and have claimed no extents; returned keys come first */
-    kvp_list_t reqs[KVP_PUT_WHEEL]; /* messages by the tick of their due_ns */
+    kvp_list_t waiting; /* keys that wait for space and have no window; keys that lost their window come first */
+    kvp_list_t reqs[KVP_PUT_WHEEL]; /* unanswered PutBegin messages by the tick of due_ns */
     uint64_t put_tick; /* the last tick whose list was examined */
-    uint64_t waiting_attempts; /* number of attempts of which a copy has no place yet */
-    uint64_t claims; /* number of keys that wait for their claimed window */
+    uint64_t waiting_attempts; /* number of attempts with at least one copy that waits for space */
+    uint64_t claims; /* number of keys that have claimed a window and wait until it is free */
     bool is_leaving; /* flag: windows in segments that accept no puts are still to be given up */
 } kvp_puts_t;
 

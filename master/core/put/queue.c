@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The queue of puts that wait for space. A PutBegin message is answered once, when each of its keys has a place or is
  * refused. A copy that found no free extent waits in the order of arrival, claims a window of extents that are being
- * retired, and gets its place when the last of them is free. Each copy of an object waits separately; one is enough. */
+ * retired, and gets its place when all are free. Copies of an object wait separately; a put needs only one of them. */
 #include "master/core/put/queue.h"
 
 #include "common/buf.h"
@@ -28,13 +28,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define RETRY_MS 10u /* time after which a refused client retries */
-/* the same for a client that was granted some keys: it retries after it has committed them */
+#define RETRY_MS 10u /* retry_ms of an answer with RETRY_AFTER and no place */
+/* retry_ms of an answer with places for other keys: the client retries after it has committed these */
 #define RETRY_GRANTED_MS 1u
 #define MOUNT_WAIT_NS KVP_MS(10000) /* nodes are expected for this time after a master's start */
 
 /* ---- reasons for a lack of space */
-/* Returns true if a node may mount a segment soon, for the first time or after a loss. */
 bool
 kvp_put_may_nodes_come(const kvp_puts_t *pq)
 {
@@ -49,8 +48,8 @@ kvp_put_may_nodes_come(const kvp_puts_t *pq)
     return false;
 }
 
-/* Returns true if puts skip a segment whose node does not answer, also if it has answered just now and was not
- * examined again yet. */
+/* Returns true if puts skip a segment because its node does not answer, or because the node's latest answer was not
+ * noticed yet. */
 static bool
 is_some_passed_over(const kvp_puts_t *pq)
 {
@@ -62,10 +61,10 @@ static bool
 is_space_coming(const kvp_puts_t *pq)
 {
     if (!KVP_RULE(SPACE_COMES)) return false;
-    if (pq->claims > 0) return true; /* the objects for which the windows are claimed can be evicted later */
-    /* objects whose tickets no client restores will be evictable */
+    if (pq->claims > 0) return true; /* objects that will be put into these windows can be evicted later */
+    /* after the take-over, objects whose tickets no client restores can be evicted */
     if (kvp_takeover_may_tickets_come(pq->peers)) return true;
-    /* the chunk will go to the taking tenant, or be open again */
+    /* a chunk that a tenant takes will be empty, or open to puts again */
     if (!kvp_list_is_empty(&pq->cat->taking)) return true;
     return pq->ctx->st.retiring_bytes > 0 || pq->space->writing_bytes > 0 ||
            pq->ctx->st.attempts > pq->waiting_attempts || pq->ctx->st.held_bytes + pq->ctx->st.reserved_bytes > 0 ||
@@ -82,7 +81,7 @@ kvp_put_key_refusal(const kvp_puts_t *pq, const kvp_put_key_t *k)
     return is_sure && !is_space_coming(pq) ? KVP_NO_SPACE : KVP_RETRY_AFTER;
 }
 
-/* Writes the reason of a NO_SPACE error for the log and the user. */
+/* Writes the cause of a NO_SPACE error into buf, for the answer. */
 static char *
 explain_full(const kvp_puts_t *pq, const kvp_tenant_t *t, char *buf, size_t len)
 {
@@ -127,7 +126,7 @@ kvp_put_req_open(kvp_puts_t *pq, kvp_session_t *s, const kvp_frame_hdr_t *ask, c
     p->due_ns = pq->ctx->now_ns + KVP_MS(wait_ms);
     p->n = msg->n;
     p->copies = (uint32_t)kvp_max_u64(1, kvp_min_u64(kvp_min_u64(msg->replicas, pq->cat->up_n), KVP_REPLICAS_MAX));
-    if (msg->only != 0) p->copies = 1; /* a second copy would have no place, and later puts would wait for it */
+    if (msg->only != 0) p->copies = 1; /* all copies would need this segment, but each must lie in another */
     p->is_upsert = msg->is_upsert;
     p->pin = (kvp_pin_t)msg->pin;
     p->wish.only = msg->only;
@@ -175,8 +174,8 @@ append_places(kvp_puts_t *pq, kvp_attempt_t *a, kvp_buf_t *out)
     }
 }
 
-/* Replaces NO_SPACE by RETRY_AFTER if space may have come since: a refused key may have waited for the other keys of
- * its message, while space was freed for them. */
+/* Replaces NO_SPACE by RETRY_AFTER if space may have become free since a key's refusal: the message may have waited for
+ * its other keys after it. Counts the refusals. */
 static void
 settle_refusals(kvp_puts_t *pq, kvp_put_req_t *p)
 {
@@ -189,7 +188,7 @@ settle_refusals(kvp_puts_t *pq, kvp_put_req_t *p)
     }
 }
 
-/* Answers a message whose epoch ended while it waited. The client has seen none of the places, so its attempts end. */
+/* Answers a message whose namespace was bumped during its wait, and ends its attempts: no place was sent yet. */
 static void
 answer_stale(kvp_puts_t *pq, kvp_put_req_t *p)
 {
@@ -320,7 +319,6 @@ kvp_put_key_done(kvp_puts_t *pq, kvp_put_key_t *k)
     if (p->left == 0) kvp_put_req_answer(pq, p);
 }
 
-/* Gives up one waiting copy. If the object has no other copy, granted or waiting, the key is refused. */
 void
 kvp_put_key_refuse(kvp_puts_t *pq, kvp_put_key_t *k, kvp_err_t err)
 {
@@ -337,14 +335,13 @@ kvp_put_key_refuse(kvp_puts_t *pq, kvp_put_key_t *k, kvp_err_t err)
     kvp_attempt_abort(pq, a, true, err);
 }
 
-/* Refuses every waiting key of the message, and answers the message. */
 void
 kvp_put_req_refuse(kvp_puts_t *pq, kvp_put_req_t *p)
 {
     while (p->left > 0) {
         kvp_put_key_t *k = kvp_list_first(&p->keys, kvp_put_key_t, of_req);
 
-        /* With a wish to avoid segments not all segments were searched, so the client may retry. */
+        /* If the client avoids segments, not all segments were searched, so the client may retry. */
         kvp_put_key_refuse(pq, k, p->wish.avoid_n > 0 ? KVP_RETRY_AFTER : kvp_put_key_refusal(pq, k));
     }
     kvp_put_req_answer(pq, p);
@@ -412,7 +409,7 @@ kvp_put_tick(kvp_puts_t *pq)
 {
     uint64_t now_tick = pq->ctx->now_ns / KVP_TICK_NS;
 
-    /* No wait is longer than a turn of the wheel, so each list is examined once, however late this call is. */
+    /* No wait is longer than KVP_PUT_WHEEL ticks, so each list is examined once at most, however late this call is. */
     if (now_tick - pq->put_tick > KVP_PUT_WHEEL) pq->put_tick = now_tick - KVP_PUT_WHEEL;
     while (pq->put_tick < now_tick) {
         kvp_list_t *list = &pq->reqs[(pq->put_tick + 1) % KVP_PUT_WHEEL];

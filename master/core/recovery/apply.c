@@ -72,7 +72,7 @@ apply_segment(kvp_master_t *m, const kvp_jrec_segment_t *rec)
 }
 
 /* The log says that the segment was dropped. Its objects are recorded as removed one by one; the remaining ones are
- * dropped with the segment at the end. */
+ * dropped with the segment at the end of the log (kvp_apply_end). */
 static kvp_err_t
 apply_segment_over(kvp_master_t *m, const kvp_jrec_over_t *rec)
 {
@@ -256,7 +256,7 @@ apply_tenant(kvp_master_t *m, const kvp_jrec_tenant_t *rec, uint32_t term)
     kvp_tenant_t *t = kvp_tenant_find(&m->cat, rec->tenant);
 
     if (rec->min_version > 0 && !is_of_terms(term, rec->min_version)) return KVP_CORRUPT;
-    /* the bumps were forgotten, because the tenant had no objects any more */
+    /* epoch 0: the tenant's bumps (raised epochs) were forgotten, because it had no objects any more */
     if (rec->min_version > 0 && rec->epoch == 0) {
         m->cat.forgotten_term = (uint32_t)(rec->min_version >> KVP_GEN_SEQ_BITS);
         if (t != NULL && t->min_version > 0 && t->min_version <= rec->min_version) kvp_tenant_forget_bumps(&m->cat, t);

@@ -97,7 +97,7 @@ kvp_durable_unsynced(kvp_master_t *m, uint64_t end)
     kvp_logbase_t *base = &m->base;
     bool is_said_behind = (base->is_basing || base->end > 0) && base->from >= end;
 
-    if (m->log.state != KVP_JOURNAL_OPEN) return; /* a standby does nothing: the leader repeats its objects */
+    if (m->log.state != KVP_JOURNAL_OPEN) return; /* a standby does nothing here: ha.c reads the leader's log again */
     base->is_sync_broken = true;
     if (!is_said_behind) kvp_logbase_begin(m, false);
 }

@@ -28,8 +28,8 @@ void kvp_enter_name(kvp_master_t *m, kvp_tenant_t *t, const char *name);
 void kvp_enter_leave(kvp_master_t *m, uint32_t oid);
 
 /* kvp_enter_open_chunk makes open allocators for a chunk that has none. kvp_enter_place allocates the extent that a
- * log record describes, and the space of a long key, in an open chunk: CORRUPT, INVALID, LIMIT. kvp_enter_close_chunk
- * ends the restore: all other space becomes free. CORRUPT: extents overlap. */
+ * log record describes, and the space of a long key, in an open chunk: CORRUPT, INVALID, LIMIT, NOMEM.
+ * kvp_enter_close_chunk ends the restore: all other space becomes free. CORRUPT: extents overlap; LIMIT, NOMEM. */
 void kvp_enter_open_chunk(kvp_chunk_t *c, bool has_long_key);
 kvp_err_t kvp_enter_place(kvp_chunk_t *c, const kvp_jrec_place_t *p, uint64_t len, uint32_t key_len, kvp_place_t *at)
     KVP_MUST_USE;

@@ -34,8 +34,8 @@ is_all_seen(const kvp_master_t *m)
     return m->cat.lost_n == 0 && m->dropping == 0 && !kvp_gone_is_rebuilding(&m->prot) && m->reports == 0;
 }
 
-/* Forgets the bumps of a tenant without objects. From now on memory whose last mount was before this term is not
- * trusted, because it may have objects that the bumps removed. All present memory was mounted in this term. */
+/* Forgets the bumps (raised epochs) of a tenant without objects. From now on memory whose last mount was before this
+ * term is not trusted, because it may have objects that the bumps removed. All present memory was mounted in it. */
 static void
 forget_bumps(kvp_master_t *m, kvp_tenant_t *t)
 {
@@ -62,7 +62,7 @@ forget_tenants(kvp_master_t *m)
     kvp_ctx_spend(&m->ctx, 1 + looks / LOOKS_A_RECORD);
 }
 
-/* After a standby took over with an incomplete log: records OLDEST when every node of the log has reported. */
+/* After a standby took over with an incomplete log: records OLDEST when all nodes have reported, or cannot any more. */
 static void
 end_lack(kvp_master_t *m)
 {

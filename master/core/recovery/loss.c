@@ -188,8 +188,8 @@ purge_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
     return true;
 }
 
-/* Updates whether the node is slow. Puts give up the windows that they claimed in a segment which puts skip, so that
- * they can get space elsewhere. */
+/* Updates whether the segment's node is slow to retire extents. Puts that wait for evictions in a segment which puts
+ * skip give up the space claimed there, to get space elsewhere. */
 static void
 watch_node(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
 {
@@ -230,7 +230,7 @@ note_lost_node(kvp_master_t *m, const char *name)
 void
 kvp_segment_tick(kvp_master_t *m)
 {
-    uint32_t left = m->ctx.slice_left / 2; /* an extent may cost two records */
+    uint32_t left = m->ctx.slice_left / 2; /* a purged extent may cost as much as two records */
 
     m->space.has_parked = false;
     m->puts.is_leaving = false;

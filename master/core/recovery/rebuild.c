@@ -60,10 +60,10 @@
 #define KEY_OFFSET_BITS 40u /* number of bits for an offset in a chunk's area of long keys */
 #define CLOSE_RECORDS 8u /* making a chunk's allocator costs as much as handling this many records */
 
-/* A long key of an adopted object. They come unordered, so their space is allocated when all of the chunk are known. */
+/* A long key of an adopted object. Long keys come unordered: space is allocated when all of a chunk are known. */
 typedef struct {
     kvp_heapnode_t node; /* heap entry: sorted by chunk, then by offset in the chunk's area of long keys */
-    uint32_t number; /* number in the report's pool of these records */
+    uint32_t number; /* number of this record in report->key_pool */
     uint32_t oid;
     uint32_t slot; /* slot of the object's extent */
     uint32_t bytes;
@@ -72,7 +72,7 @@ typedef struct {
 struct kvp_report {
     kvp_session_t *node;
     uint32_t chunk; /* chunk of the last adopted record */
-    uint32_t closed; /* number of finished chunks */
+    uint32_t closed; /* number of chunks that are closed after the last page */
     uint32_t slot; /* for memory from the log: next slot of the walk that compares it with the report */
     /* for memory from the log: objects from this generation on are reported with descriptors; 0 = none */
     uint64_t since;
@@ -182,7 +182,7 @@ kvp_report_lost(kvp_master_t *m, const kvp_session_t *node)
     kvp_segment_t *g = kvp_report_by(m, node);
 
     if (g == NULL) return;
-    if (g->is_restored) { /* the segment's contents are known from the log */
+    if (g->is_restored) { /* the segment's objects are known from the log, and stay */
         kvp_report_free(m, g);
         return;
     }
@@ -215,7 +215,7 @@ fill_unclaimed(kvp_master_t *m, kvp_chunk_t *c, uint64_t to)
     return err;
 }
 
-/* Frees a slot that an unclaimed extent uses if a reported extent has this slot. */
+/* Moves an unclaimed extent to another slot number, because a reported extent has this slot number. */
 static kvp_err_t
 evacuate_slot(const kvp_master_t *m, kvp_chunk_t *c, uint32_t slot)
 {
@@ -358,7 +358,7 @@ place_behind(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t, kvp_place_t *
     return kvp_slab_adopt(c->slab, t->rec.slot, t->desc.offset, kvp_extent_bytes(t->desc.len), 0, &at->slot) == KVP_OK;
 }
 
-/* Allocates the reported extent among the extents of the log. The log's object in this slot does not exist any more. */
+/* Allocates the reported extent among the extents of the log. A copy of the log in this slot is stale: drops it. */
 static bool
 place_among(kvp_master_t *m, kvp_chunk_t *c, const kvp_told_t *t, kvp_place_t *at)
 {
@@ -493,7 +493,7 @@ take_told(kvp_master_t *m, kvp_rd_t *rd, kvp_segment_t *g, const kvp_wire_extent
     t_out->key = kvp_rd_array(rd, kvp_align_up(t_out->desc.key_len, 8), 1);
     if (t_out->key == NULL) return false;
     c = kvp_segment_chunk(&m->space, g, rec->chunk);
-    /* A damaged record is refused, not an error: word 0 is not SEALED. */
+    /* A record with a wrong descriptor gets state word 0, not SEALED: it is refused, and the page stays valid. */
     if (t_out->desc.word != rec->word ||
         kvp_desc_verify(desc, sizeof t_out->desc, &c->geo, c->bytes, &t_out->desc) != KVP_OK)
         t_out->rec.word = 0;

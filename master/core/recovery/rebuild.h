@@ -9,12 +9,12 @@
 
 typedef struct kvp_master kvp_master_t;
 
-/* after a report puts wait up to this time for older writers' statements, before objects are evicted */
+/* after a node's report, puts wait up to this time for older writers to give up space, before objects are evicted */
 #define KVP_UNCLAIMED_WAIT_NS KVP_MS(3000)
 
-/* kvp_report_lost: the node has disconnected during a report; its reported objects are dropped. kvp_report_slice does
- * a slice of the remaining work after a page. kvp_report_was_cut returns true if the last report of the memory was
- * interrupted, so that it may begin again in the same term. */
+/* kvp_report_lost: the node has disconnected during a report; its reported objects are dropped, unless the log has
+ * them. kvp_report_slice does a slice of the remaining work after a page. kvp_report_was_cut returns true if the last
+ * report of the memory was interrupted, so that it may begin again in the same term. */
 void kvp_report_begin(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *node);
 uint64_t kvp_report_since(const kvp_segment_t *g); /* descriptors are reported from this generation on; 0 = none */
 void kvp_on_report(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);

@@ -4,7 +4,7 @@
  *
  * Design notes.
  * - A SEALED extent that is not in the log was never acknowledged, or was removed: its node makes it DEAD before a put
- *   is placed over it. Its state word is older than this term's grants, since no put is placed here before the end.
+ *   is placed over it. Its state word is older than this term's grants, since puts are placed here only afterwards.
  * - An extent in the log that is not SEALED was retired by an order whose record was lost with the log's end, and no
  *   client has a promise about it. A later put at the place may be missing as well.
  * - If the log's end may be missing (a standby takes over), SEALED extents from the log's OLDEST generation on that are
@@ -111,7 +111,7 @@ kvp_recheck_close(kvp_master_t *m, kvp_chunk_t *c, uint32_t *slot, uint32_t *lef
         *left -= ++looked % SLOTS_A_RECORD == 0;
         if (owner == KVP_SLAB_NONE || kvp_place_is_sealed(c, *slot)) continue;
         if ((owner & KVP_RETIRING_BIT) == 0) kvp_recheck_lose(m, c, *slot);
-        /* a reported extent may lie there, so the record is freed here; all unowned space is retired again below */
+        /* a reported extent may lie in this space, so its retire record is freed; take_rest retires free space */
         else if (kvp_slab_is_open(c->slab))
             kvp_retire_void(&m->space, kvp_retire_of(&m->space, c, *slot));
     }

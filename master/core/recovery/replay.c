@@ -180,7 +180,7 @@ is_all_there(const kvp_replay_t *rp, bool is_all_given)
     return rp->is_whole && is_all_given && rp->err == KVP_OK && !is_torn;
 }
 
-/* Ends the reading. This master either continues with the log's contents, or discards them for the nodes' reports. */
+/* Ends the reading. This master uses the log's objects, or discards them and adopts the objects that nodes report. */
 static void
 end_reading(kvp_master_t *m, bool is_all_there)
 {
@@ -193,7 +193,7 @@ end_reading(kvp_master_t *m, bool is_all_there)
         kvp_apply_forget(m);
 }
 
-/* Begins to write: the log continues with a record of this master's term, or with a new base if it is not valid. */
+/* Begins to write the log: with a record of this master's term, or with a new base if the log is not relied on. */
 static void
 begin_writing(kvp_master_t *m)
 {

@@ -25,10 +25,10 @@ typedef struct {
     bool is_basing; /* flag: a base is being recorded */
     bool is_based; /* flag: records before the last base are not needed any more, and the shell was not told yet */
     bool is_sync_broken; /* flag: a sync failed, so nothing counts as synced before a later base is synced */
-    /* log positions of the last base; end 0 = its last record is not written yet, or it is durable */
+    /* log positions of the last base; end 0 = its last record is not appended yet, or the base is durable */
     uint64_t from, end;
     uint32_t bases; /* number of bases begun by this master */
-    /* Numbers of bases: files before `taking` are being removed; files before `taken` were removed. */
+    /* Numbers of bases: log files before base `taking` are being removed, before base `taken` they were. */
     uint32_t taking, taken;
     uint64_t file_bytes; /* bytes of all remaining log files */
     uint32_t cursor, to; /* the walk of the base over the objects: the next oid, and its end */
@@ -38,7 +38,7 @@ typedef struct {
 
 /* The state of reading the log: replay.c. */
 typedef struct {
-    kvp_buf_t rest; /* the beginning of a record whose end was not passed yet */
+    kvp_buf_t rest; /* the beginning of a record whose end the shell has not passed yet */
     uint32_t term; /* term of the last record; 0 = nothing was read */
     uint32_t oldest_term; /* term of the last OLDEST record; 0 = none */
     kvp_err_t err; /* CORRUPT: no further record is accepted */
@@ -81,7 +81,7 @@ struct kvp_master {
     char unix_path[256];
     uint64_t ticked_ns;
     kvp_list_t jobs;
-    kvp_list_t stagewaits; /* GETs that wait for loads from a tier */
+    kvp_list_t stagewaits; /* requests that wait for loads from a tier, or for nodes: stagewait.c */
     kvp_list_t over; /* ended sessions that still have attempts or tickets */
     uint32_t turn; /* number of the tick, from which the first slice of work is chosen */
     uint32_t dropping; /* number of segments being purged */

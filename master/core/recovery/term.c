@@ -161,8 +161,8 @@ kvp_term_take_ident(kvp_master_t *m, kvp_master_ident_t *ident_out)
     kvp_master_ident(m, ident_out);
 }
 
-/* The shell has saved the identity, or failed to. Without a durable term the core stays mute; an unsaved pool
- * identity is no obstacle, because the nodes keep it. */
+/* The shell has saved the identity, or failed to. Without a durable term the core still sends nothing; an unsaved
+ * pool identity is no obstacle, because the nodes keep it. */
 void
 kvp_term_ident_saved(kvp_master_t *m, const kvp_master_ident_t *ident, bool is_durable)
 {

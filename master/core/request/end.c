@@ -33,7 +33,7 @@
 static void
 fence_nodes(kvp_master_t *m, const kvp_session_t *dead, kvp_session_t *older)
 {
-    /* live_min in the message covers lower incarnations */
+    /* without an older live client, live_min in the message covers all lower incarnations */
     uint64_t above = older == NULL ? dead->incarnation - 1 : older->incarnation;
 
     if (older != NULL) older->is_fence_edge = true;
@@ -69,7 +69,7 @@ end_some_of(kvp_master_t *m, kvp_session_t *s)
         if (m->ctx.slice_left == 0) return false;
         kvp_ticket_drop(&m->prot, kvp_list_first(&s->tickets, kvp_ticket_t, link));
     }
-    while (!kvp_list_is_empty(&s->reqs)) /* requests whose last attempt ended in another way; they are few */
+    while (!kvp_list_is_empty(&s->reqs)) /* put requests whose last attempt has ended already; they are few */
         kvp_put_req_end(kvp_list_first(&s->reqs, kvp_put_req_t, link));
     return true;
 }
@@ -109,7 +109,7 @@ strip_session(kvp_master_t *m, kvp_session_t *s)
     /* Only the list's head is unlinked: the retire records of abandoned attempts stay linked to each other. The ended
      * client can no longer report that an attempt is drained, so the node's proof frees their extents. */
     kvp_list_del(&s->abandoned);
-    kvp_deferred_end_all(&m->prot, s); /* first, so that no answer is sent when their conditions are freed */
+    kvp_deferred_end_all(&m->prot, s); /* before its walks and leases end, so that no answer is sent */
     kvp_remove_end_all(m, s);
     kvp_lease_end(&m->prot, s, s->is_drained);
     kvp_segments_lost(m, s);

@@ -7,7 +7,7 @@
 
 typedef struct kvp_master kvp_master_t;
 
-/* its connection has ended; the session is freed here or in a later step */
+/* kvp_session_end: the connection of s has ended; s is freed in this call or in a later step */
 void kvp_session_end(kvp_master_t *m, kvp_session_t *s);
 void kvp_session_end_some(kvp_master_t *m); /* frees attempts and tickets of ended sessions */
 void kvp_session_tick(kvp_master_t *m);

@@ -156,9 +156,9 @@ set_away(kvp_segment_t *t, const Kvp__Pb__Mount *msg)
     t->ssd.stalled_devices = msg->stalled_devices;
 }
 
-/* Mounts a tier. The node must report its contents if this master knows them only from the log, or has discarded
- * drops; with whole records if neither this master nor a log knows them. Reported records that are neither known nor
- * adopted are dropped. */
+/* Mounts a tier. The node must report its contents if this master knows them only from the log, or has lost
+ * orders to drop objects; with whole records if neither this master nor a log knows them. Reported records that are
+ * neither known nor adopted are dropped. */
 static void
 mount_tier(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_segment_t *old, Kvp__Pb__MountReply *reply)
 {
@@ -187,7 +187,7 @@ mount_tier(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_seg
     kvp_segment_attach(&m->space, t, s, KVP_SEG_UP);
 }
 
-/* Returns a reason to refuse the mount: too many chunks. Chunks cost memory even while they are empty. */
+/* Returns the reason why n more chunks are too many; NULL = they are not. Chunks cost memory even while empty. */
 static const char *
 too_many_chunks(const kvp_master_t *m, const kvp_session_t *s, uint64_t n)
 {
@@ -316,11 +316,11 @@ kvp_on_unmount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     } else if (msg->is_kept && !g->is_tier) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_INVALID, "what is in memory is not kept");
     } else if (msg->is_kept) {
-        /* the node stays connected and continues to drop removed objects */
+        /* the tier's objects stay on its SSDs; the node stays connected and continues to drop removed objects */
         kvp_segment_set_state(&m->space, g, KVP_SEG_LOST);
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_OK, "");
     } else {
-        /* Draining: readers finish, and no put is placed here. The tick does the rest. */
+        /* Draining: readers finish, and no put is placed here. kvp_segment_tick then drops the segment. */
         kvp_segment_set_state(&m->space, g, KVP_SEG_DRAINING);
         (void)kvp_evict_leave_segment(&m->evict, g);
         g->unmount_conn = s->conn;

@@ -60,7 +60,7 @@ check_lineage(const kvp_wire_lineage_t *lineage)
 
 /* Decides whether a committed object serves as the result of a put of its key. ALREADY: it does. OK: a new copy is
  * better than waiting for the object, because its node is disconnected, its epoch is over, or its group is doomed.
- * IN_PROGRESS: it is hidden, and belongs to another client. */
+ * IN_PROGRESS: its incomplete group hides it, and other clients may complete the group. */
 static kvp_err_t
 check_worth(kvp_master_t *m, kvp_session_t *s, uint32_t oid)
 {
@@ -90,8 +90,8 @@ check_committed(kvp_master_t *m, kvp_session_t *s, uint32_t oid, kvp_digest_t di
         kvp_obj_drop(&m->space, oid, KVP_GONE_SUPERSEDED, 0, NULL);
         return KVP_OK;
     }
-    kvp_victim_used(&m->prot, oid); /* so that the object that an upsert replaces is not evicted for this upsert */
-    if (!is_upsert && o->is_fresh != 0) /* not durable yet, so the client gets no promise */
+    kvp_victim_used(&m->prot, oid); /* used, so that an upsert's put does not evict the object that it replaces */
+    if (!is_upsert && o->is_fresh != 0) /* its commit is not durable yet, so no promise */
         return m->ctx.st.log_refuses != 0 ? KVP_LOG_FAILED : KVP_RETRY_AFTER;
     if (!is_upsert) return KVP_ALREADY;
     *over_out = oid;
@@ -206,10 +206,10 @@ begin_one(kvp_master_t *m, kvp_put_req_t *p, uint32_t at, const asked_t *asked)
         kvp_objindex_link(m->cat.index, oid, put->digest);
         if (kvp_group_is_named(group)) kvp_group_join(&m->prot, s, oid, group);
     } else {
-        kvp_attempt_stage(&m->cat, a, over); /* it joins its group when it replaces the old object */
+        kvp_attempt_stage(&m->cat, a, over); /* the attempt joins its group when it replaces the old object */
     }
     for (uint32_t i = 0; i < a->copies; i++) {
-        /* While other puts wait, this one waits behind them. */
+        /* While other puts wait for space, this put is queued after them. */
         if (kvp_list_is_empty(&m->puts.waiting) && kvp_place_alloc(&m->space, a, &p->wish) == KVP_OK)
             kvp_put_req_place(&m->puts, a);
         else
@@ -349,8 +349,8 @@ commit_again(const kvp_master_t *m, kvp_session_t *s, uint64_t attempt, reply_t 
     return repeat_answer(m, s, attempt, is_committed ? KVP_OK : KVP_ABORTED, reply);
 }
 
-/* Returns true if the attempt may be committed: its namespace was not bumped meanwhile, a sealed copy still exists,
- * and its group has a place for it. */
+/* Returns true if the attempt may be committed: no BUMP raised its tenant's epoch meanwhile, a sealed copy still
+ * exists, and its group has a place for it. */
 static bool
 may_commit(kvp_master_t *m, kvp_session_t *s, const kvp_attempt_t *a, uint32_t sealed)
 {
@@ -368,7 +368,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     uint32_t oid;
 
     if (a == NULL) return commit_again(m, s, commit->attempt, reply);
-    if (a->req != NULL) return KVP_INVALID; /* its PutBegin is not answered yet */
+    if (a->req != NULL) return KVP_INVALID; /* the attempt's PutBegin is not answered yet */
     if (commit->replicas == 0 || commit->replicas >> a->granted_n != 0) return KVP_INVALID;
     is_not_dead = kvp_retire_is_readable(&m->space, a->digest);
     may_be_known = a->is_upsert || (reply->waits && KVP_RULE(REVOKE_EVICTED));
@@ -376,7 +376,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     if (waits && !may_wait(s, reply)) return KVP_LIMIT;
     if (!may_commit(m, s, a, commit->replicas)) {
         /* A later master would adopt a sealed extent, so the refusal is sent only when the extent is dead. A client
-         * with too many deferred answers does not get this guarantee. Copies that it does not name may be written. */
+         * with too many deferred answers gets no such guarantee. The client may still write to other copies. */
         (void)may_wait(s, reply);
         kvp_recent_add(&s->recent, a->id, KVP_RECENT_ABORTED, answer_of(reply));
         kvp_attempt_refuse(&m->puts, a, commit->replicas + 1 == 1u << a->granted_n, reply->deferred);
@@ -384,8 +384,8 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     }
     oid = a->oid;
     pin = a->pin;
-    /* An eviction revokes no cached location, because readers find the descriptor DEAD. This fails if the node has not
-     * carried out the Retire yet, and for readers that skip descriptors during a lease. So the commit revokes it. */
+    /* An eviction revokes no cached location, because readers find the descriptor DEAD. Readers miss this before the
+     * node has carried out the Retire, or if a lease lets them skip descriptors. So the commit revokes the location. */
     if ((may_be_known && KVP_RULE(REVOKE_ON_UPSERT)) || (is_not_dead && KVP_RULE(REVOKE_NOT_DEAD_YET)))
         kvp_revoke(a->tenant, a->digest);
     reply->has_revoked |= may_be_known;
@@ -407,7 +407,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     m->ctx.st.objects++;
     kvp_obj_tenant(&m->cat, o)->objects++;
     m->ctx.st.commits++;
-    /* otherwise a hard-pinned object that was never written would use its space for ever */
+    /* checked by its nodes, because a hard-pinned object that was never written would use its space for ever */
     if (pin == KVP_PIN_HARD) kvp_check_all(&m->space, oid);
     return KVP_OK;
 }

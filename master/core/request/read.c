@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The requests that change no objects: get, exists, lookup, release, list, status. */
+ * The requests that change no objects: get, used, exists, lookup, release, list, status. */
 #include "master/core/request/request.h"
 
 #include "common/buf.h"
@@ -35,7 +35,7 @@
 #define LIST_SCAN_MAX 4096u /* limit of the records that one List examines */
 #define STAGE_WAIT_MAX_MS 500u /* longest time that an answer waits for loads from tiers */
 #define STAGE_RETRY_MS 1u /* time after which a client asks again for an object that is being loaded */
-#define AWAY_RETRY_MS 5u /* the same for an object on a node that has not reconnected after the master's start */
+#define AWAY_RETRY_MS 5u /* time after which a client asks again for an object whose node has not reconnected */
 #define LIST_BYTES_MAX (256u << 10)
 
 /* Returns the digests after a message head, at most max of them. NULL: the message was malformed, and the connection
@@ -71,7 +71,7 @@ prefetch_place(const kvp_master_t *m, uint32_t oid)
     if (c != NULL && c->slab != NULL) kvp_slab_prefetch(c->slab, (uint32_t)o->slot);
 }
 
-/* Returns true if the object exists and only its node is disconnected. */
+/* Returns true if an object that is not served exists: only its node is disconnected. */
 static bool
 is_away(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
 {

@@ -130,7 +130,7 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
     if (KVP_RULE(REVOKE_ON_REMOVAL)) kvp_revoke(t, digest);
     kvp_obj_drop(&m->space, oid, KVP_GONE_REMOVED, 0, w);
     hold_unknown(m, digest, UINT64_MAX); /* a node may still report a newer version */
-    /* a window may now include the removed object's extent, which could not be evicted before */
+    /* a waiting put may now get the removed object's extent, which perhaps could not be evicted before */
     kvp_ctx_space_news(&m->ctx);
     m->ctx.st.removes++;
     return KVP_OK;
@@ -147,7 +147,7 @@ revoke_absent(const kvp_master_t *m, kvp_tenant_t *t, kvp_digest_t digest, bool 
     if (is_not_dead || (waits && KVP_RULE(REVOKE_EVICTED))) kvp_revoke(t, digest);
 }
 
-/* Returns the greatest version that an absent key may have: a put of it may be in progress. */
+/* Returns the greatest version below the present object of the digest; without one, the newest assigned version. */
 static uint64_t
 version_before(const kvp_master_t *m, uint32_t oid)
 {
@@ -340,7 +340,7 @@ job_step(kvp_master_t *m, kvp_walk_t *job)
             is_ok = job_remove(m, job, oid, &left);
     }
     if (is_ok && job->cursor < kvp_min_u64(job->end, kvp_obj_limit(m->cat.index))) return;
-    if (job->is_due_again) { /* the namespace was bumped again meanwhile */
+    if (job->is_due_again) { /* the tenant was bumped again meanwhile */
         job->is_due_again = false;
         job->cursor = 0;
         job->end = kvp_obj_limit(m->cat.index);

@@ -37,8 +37,8 @@ void kvp_get_again(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, cons
 
 /* Functions of stagewait.c. kvp_stagewait_open keeps a GET until the loads of its n keys have ended, or until due_ns.
  * kvp_stagewait_one returns the waiter for the load of key i. kvp_stagewait_drop frees the GET, for example if no
- * load was begun. kvp_stagewaits_go_on handles the GETs whose loads have ended again; kvp_stagewaits_tick those whose
- * time is over. */
+ * load was begun. kvp_stagewaits_go_on handles the GETs whose loads have ended again; kvp_stagewaits_tick the
+ * requests whose time is over, or that waited for a node which has reconnected. */
 #define KVP_STAGEWAITS_MAX 64u /* limit for one session */
 typedef struct kvp_stagewait kvp_stagewait_t;
 kvp_stagewait_t *kvp_stagewait_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, uint32_t n,

@@ -18,8 +18,8 @@
 #include "proto/pb.h"
 #include "proto/wire.h"
 
-/* Sets the extent free. If a claimed window becomes free with it, its put gets the window before any other extent
- * becomes free. */
+/* Sets the extent free. If all space that a waiting put has claimed is free now, the put gets this space before any
+ * other extent becomes free. */
 static void
 set_free(kvp_master_t *m, kvp_retire_t *r)
 {
@@ -33,8 +33,8 @@ is_waited_for(const kvp_retire_t *r, const kvp_session_t *node)
     return (r->state == KVP_RT_SENT || r->state == KVP_RT_DEAD) && r->chunk->segment->node == node;
 }
 
-/* Returns true if the node has skipped a Check: it answers in order. If a node frees extents and answers no Check,
- * the number of waiting checks would grow without limit. */
+/* Returns true if the node has not answered an earlier Check, though nodes answer in order. If a node freed extents
+ * and answered no Check, the number of waiting checks would grow without limit. */
 static bool
 has_left_out(const kvp_session_t *s, uint64_t request_id)
 {
@@ -68,7 +68,7 @@ kvp_retire_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         else if ((f->tail[i] & KVP_RETIRE_DEAD) != 0)
             kvp_retire_set_dead(&m->space, r);
         else
-            /* the order is sent again when the node reconnects */
+            /* the Retire is sent again when the node reconnects */
             kvp_session_close(&m->peers, s, "a Retire not obeyed");
     }
     kvp_retire_req_free(s, req);
@@ -84,7 +84,7 @@ kvp_on_check_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
         if (g->check_request == 0 || g->check_request != f->hdr.request_id) continue;
         if (f->tail_len != g->checks_asked_n) {
-            /* the order is sent again when the node reconnects */
+            /* the Check is sent again when the node reconnects */
             kvp_session_close(&m->peers, s, "a Check not answered");
             return;
         }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Records a base of the log at an operator's request. The request does not wait: the client asks again until its base
- * is complete. It names the base by a number that no other master assigns. */
+ * is complete. Requests name the base by a number that no other master assigns. */
 #include "master/core/request/request.h"
 
 #include "master/core/api/master.h"
@@ -42,7 +42,7 @@ kvp_on_snapshot(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     if (reply.err == KVP_OK) {
         reply.number = msg->number;
         if (msg->number >> 32 != m->ctx.term) {
-            (void)kvp_master_snapshot(m); /* false: a base is being recorded, which serves this request, too */
+            (void)kvp_master_snapshot(m); /* false: a base in progress serves this request, too */
             reply.number = (uint64_t)m->ctx.term << 32 | m->base.bases;
         }
         reply.is_whole = (uint32_t)reply.number <= m->base.taken;

@@ -73,7 +73,7 @@ adopt_told(kvp_master_t *m, kvp_segment_t *t, const kvp_told_t *told)
     oid = kvp_enter_object(m, &told->desc, told->key, told->lineage);
     kvp_enter_tier(m, oid, t, told->desc.tenant, told->desc.len);
     kvp_victim_used(&m->prot, oid);
-    kvp_obj(m->cat.index, oid)->is_used_since = 0; /* not used since it was written to the tier */
+    kvp_obj(m->cat.index, oid)->is_used_since = 0; /* the object was not used since its write to the tier */
     kvp_record_commit(&m->cat, oid, told->desc.digest);
     if (replacement != NULL) kvp_attempt_stage(&m->cat, replacement, oid);
     return true;
@@ -159,7 +159,7 @@ kvp_on_tier_report(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 }
 
 /* Returns true if the tier should keep the object when it reclaims space: the object was used since its write, has a
- * ticket, or is being moved. */
+ * ticket, or is being moved, and is at most *keep_bytes long; these bytes are then subtracted. */
 static bool
 is_kept(kvp_master_t *m, kvp_obj_t *o, uint64_t *keep_bytes)
 {

@@ -10,7 +10,7 @@
 #include "master/core/base/umap.h"
 #include "master/core/catalog/catalog.h"
 
-#define KVP_TERM_RISES_MAX 8u /* limit of the rises of the term that peers may cause in an hour */
+#define KVP_TERM_RISES_MAX 8u /* peers may raise this master's term at most so many times in an hour */
 
 /* How long all output to peers is held back while the shell saves the pool's identity. */
 typedef enum {
@@ -37,10 +37,10 @@ typedef struct kvp_sessions {
     kvp_mute_t mute;
 
     /* Fields of recovery/term.c. */
-    uint64_t follows_until_ns; /* until this time peers may raise the term */
+    uint64_t follows_until_ns; /* until this time peers may raise this master's term */
     uint64_t term_rises_ns[KVP_TERM_RISES_MAX]; /* ring of the times at which peers raised the term */
     uint32_t term_rises;
-    /* flag: no state of earlier masters was kept and nothing was granted yet, so a peer may raise the term at will */
+    /* flag: no state of earlier masters was kept and nothing was granted yet: one rise may be longer (LEAP_MAX) */
     bool may_leap;
     uint32_t refused_in; /* our own term when the refusal of a peer's higher term was logged last; 0 = never */
 
@@ -48,11 +48,11 @@ typedef struct kvp_sessions {
     uint64_t took_over_ns; /* time of the take-over from the previous master */
     /* until this time clients may restore tickets of the previous master; 0 = the time is over */
     uint64_t presents_due_ns;
-    uint64_t old_leases_end_ns; /* until this time clients may read under leases of the previous master */
+    uint64_t old_leases_end_ns; /* until this time clients may use location leases of the previous master */
     /* until this time nodes may report memory of an older term that this master does not know */
     uint64_t rebuild_until_ns;
-    uint32_t rebuilds; /* number of running reports of such memory */
-    uint64_t orphans_until_ns; /* until this time writers may complete groups that they began before */
+    uint32_t rebuilds; /* number of running reports of memory that this master does not know */
+    uint64_t orphans_until_ns; /* until this time incomplete groups of the previous master may be completed */
 } kvp_sessions_t;
 
 #endif

@@ -16,7 +16,7 @@ typedef struct kvp_lease kvp_lease_t;
 typedef struct kvp_tenant kvp_tenant_t;
 
 #define KVP_HEARTBEAT_MS 1000u
-/* after this silence of a key's writer another client may put the key */
+/* a client that sends no frame for this time may lose its unfinished puts: another client may put their keys */
 #define KVP_WRITER_SILENT_MS 1250u
 
 typedef enum {
@@ -33,8 +33,8 @@ struct kvp_session {
     kvp_list_t born; /* link in peers->born: live clients, in the order of their incarnation */
     kvp_list_t dirty; /* link in peers->dirty: sessions with output to send */
     kvp_list_t attempts, tickets, reqs, deferred, jobs, segments, retire_reqs;
-    kvp_list_t stagewaits; /* GETs that wait for loads from a tier */
-    kvp_list_t abandoned; /* retire records of attempts that were aborted because the client was silent */
+    kvp_list_t stagewaits; /* requests that wait for loads from a tier, or for nodes: stagewait.c */
+    kvp_list_t abandoned; /* retire records of put attempts that were aborted because this client was silent */
     kvp_list_t members; /* group memberships that the client owns */
     uint32_t members_n;
     uint32_t stagewaits_n;
@@ -44,7 +44,7 @@ struct kvp_session {
     uint32_t ticket_objects;
     uint64_t incarnation; /* number of this life of the peer; 0 = no Hello yet */
     uint64_t seen_ns;
-    uint64_t stall_seen_ns; /* total stall time of the master's own loop when the last frame came */
+    uint64_t stall_seen_ns; /* total stall time of the master's event loop at the peer's last frame */
     uint64_t attempt_bytes; /* bytes of unfinished put attempts */
     /* quarantined bytes of attempts that the client aborted without reporting that it is drained */
     uint64_t quarantine_bytes;
@@ -55,7 +55,7 @@ struct kvp_session {
     kvp_buf_t out;
     uint32_t number; /* number in peers->sessions */
     uint32_t role;
-    /* flag: nodes refuse the incarnations next above this one as dead; its end must extend the refused range */
+    /* flag: nodes refuse the incarnations directly above this client's; its end must extend the refused range */
     bool is_fence_edge;
     bool is_state_only; /* flag: the peer may only ask for the master's state */
     bool is_drained; /* flag: the client said with Bye that none of its writes is in progress */
@@ -64,20 +64,20 @@ struct kvp_session {
     char host_id[KVP_NAME_MAX + 1];
     kvp_tenant_t *tenant; /* tenant of a client */
     kvp_lease_t *lease; /* the client's location lease; NULL = it may not read from cached locations */
-    uint64_t born_seq; /* number of the tenant's last revocation at the client's Hello */
+    uint64_t born_seq; /* number of the tenant's last revocation when the client sent Hello */
 };
 
 kvp_session_t *kvp_session_find(kvp_sessions_t *peers, uint64_t conn);
 kvp_session_t *kvp_session_open(kvp_sessions_t *peers, uint64_t conn);
 void kvp_session_close(kvp_sessions_t *peers, kvp_session_t *s,
-                       const char *why); /* breach of the protocol, or expiry; freed at on_close */
+                       const char *why); /* closes s after a breach of the protocol, or an expiry */
 /* kvp_session_shut has the connection closed after its output is sent. */
 static inline void
 kvp_session_shut(kvp_session_t *s)
 {
     if (s->life == KVP_SESSION_OPEN) s->life = KVP_SESSION_CLOSING;
 }
-/* kvp_session_is_silent: for too long for a writer with unfinished puts. */
+/* kvp_session_is_silent returns true if the client sent no frame for KVP_WRITER_SILENT_MS. */
 bool kvp_session_is_silent(const kvp_sessions_t *peers, const kvp_session_t *s);
 void kvp_session_dirty(kvp_sessions_t *peers, kvp_session_t *s);
 /* kvp_reply_begin begins the answer to `ask` and returns the buffer for the rest of the answer; kvp_frame_end(buffer,
@@ -89,13 +89,13 @@ void kvp_reply_results(kvp_sessions_t *peers, kvp_session_t *s, const kvp_frame_
                        uint32_t n, size_t each);
 void kvp_reply_plain(kvp_sessions_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask, kvp_err_t err,
                      const char *detail);
-/* kvp_reply_stale answers a GET or PUT_BEGIN whose epoch is not the tenant's. */
+/* kvp_reply_stale answers STALE, with the tenant's epoch, to a GET or PUT_BEGIN that has another epoch. */
 void kvp_reply_stale(kvp_sessions_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask);
 uint64_t kvp_incarnation_make(const kvp_sessions_t *peers, uint64_t seq); /* an incarnation of this term */
 /* kvp_fence_tell tells the node that all incarnations above `above`, up to and including `incarnation`, are dead.
  * With incarnation 0 it sends only the oldest live incarnation. */
 void kvp_fence_tell(kvp_sessions_t *peers, kvp_session_t *node, uint64_t above, uint64_t incarnation);
-/* kvp_peers_ident_changed: the term or the pool's identity changed; output is held back until then. */
+/* kvp_peers_ident_changed: the term or the pool's identity changed; output to peers is held back up to `until`. */
 void kvp_peers_ident_changed(kvp_sessions_t *peers, kvp_mute_t until);
 void
 kvp_pool_granted(kvp_sessions_t *peers); /* space was granted or a promise given: the pool's identity is final now */

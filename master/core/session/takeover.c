@@ -11,7 +11,7 @@
 #include "master/core/session/peers.h"
 
 #define TAKE_OVER_WAIT_NS KVP_MS(2000) /* time in which clients reconnect after a take-over */
-#define REPORT_WAIT_NS KVP_MS(500) /* time in which clients ask again for objects of a node's report */
+#define REPORT_WAIT_NS KVP_MS(500) /* time after a node's report in which clients may restore tickets */
 
 /* ---- tickets that clients restore */
 void

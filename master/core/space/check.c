@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. A place stays in its segment's buffer of checks until the node has answered, also while the node is
- * disconnected: so no check of a hard-pinned object is lost. The buffer has hardly more places than the segment has
- * extents: a slot is granted again only after the node has answered a RETIRE, and by then it must have answered the
- * CHECK before that. A copy that is removed before the answer has another generation, or none. */
+ * CHECK orders to nodes. A place stays in its segment's buffer of checks until the node has answered, also while the
+ * node is disconnected: so no check of a hard-pinned object is lost. The buffer has hardly more places than the segment
+ * has extents: a slot is granted again only after the node has answered a RETIRE, and by then it must have answered the
+ * CHECK before that. If a copy was removed before the answer, no committed object has its generation. */
 #include "master/core/space/check.h"
 
 #include "master/core/base/ctx.h"

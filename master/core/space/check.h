@@ -9,20 +9,20 @@
 #include "master/core/space/space.h"
 #include "proto/wire.h"
 
-/* limit of the places in a segment that wait for a check because a reader reported them */
+/* while this many places of a segment wait for checks, readers' reports about the segment are refused */
 #define KVP_CHECKS_MAX 256u
 
 /* kvp_check_all queues a check of every copy of the object, whatever the number of waiting checks. kvp_check_told
- * queues a check of the copy that a reader reported as unreadable; false, without effect, if this copy waits already,
- * or its segment is not served. kvp_check_find returns the committed object with a copy of the generation, and the
- * index of this copy among the places; KVP_OID_NONE = none. */
+ * queues a check of the copy that the tenant's reader reported as unreadable; false, without effect, if there is no
+ * such copy, or it waits already, or the limit is reached, or its segment is not served. kvp_check_find returns the
+ * committed object with a copy of this generation, and the copy's index in `places`; KVP_OID_NONE = none. */
 void kvp_check_all(kvp_space_t *sp, uint32_t oid);
 bool kvp_check_told(kvp_space_t *sp, const kvp_tenant_t *tenant, const kvp_wire_unreadable_t *told);
 uint32_t kvp_check_find(const kvp_space_t *sp, kvp_digest_t digest, uint64_t generation,
                         kvp_place_t places[KVP_REPLICAS_MAX], uint32_t *n_out, uint32_t *at_out);
 
-/* One order of checks is unanswered at a time, for the places at the front of the queue: kvp_check_answered removes
- * them. kvp_check_is_due returns true if the next order may be sent. kvp_check_send sends it if the node is ready. */
+/* A segment has at most one unanswered order of checks, for the places at the front of its queue: kvp_check_answered
+ * removes them. kvp_check_is_due: the next order may be sent. kvp_check_send sends it, unless the node is reporting. */
 static inline bool
 kvp_check_is_due(const kvp_segment_t *g)
 {

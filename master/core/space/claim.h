@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A claim: the window of extents that is reserved for a waiting put. The put gets it when all its extents are free. */
+ * A claim: a window (neighbouring extents) reserved for a waiting put, which gets its place when all of it is free. */
 #ifndef KVP_MASTER_CORE_SPACE_CLAIM_H
 #define KVP_MASTER_CORE_SPACE_CLAIM_H
 

@@ -25,10 +25,10 @@
 typedef struct {
     uint64_t owner;
     kvp_deferred_t *deferred;
-    kvp_digest_t digest; /* key digest for the removal's log record, and for the comparison with node reports */
+    kvp_digest_t digest; /* digest of the key, for the removal's log record and to compare later node reports */
     uint64_t version; /* version for the removal's log record; 0 = the removal is not recorded */
     bool is_off_tier; /* flag: the tier has dropped its copy already */
-    /* flag: replaced by a commit that may not be durable yet; until it is, the log has this version */
+    /* flag: replaced by a commit; until its record is written, a restart would restore this version from the log */
     bool is_superseded;
 } leave_t;
 
@@ -48,7 +48,7 @@ kvp_obj_del_place(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at)
     }
     kvp_pin_count(sp->prot, o, -(int64_t)bytes);
     kvp_group_bytes(sp->prot, o, -(int64_t)bytes);
-    /* it may be on a list of the segment from which this copy is removed */
+    /* the object may be on a list of the segment from which this copy is removed */
     was_listed = is_first && kvp_victim_is_listed(o);
     if (is_first) kvp_victim_removed(sp->prot, oid);
     kvp_replica_del(sp->cat, oid, at);
@@ -113,7 +113,7 @@ kvp_obj_leave_memory(kvp_space_t *sp, uint32_t oid)
     uint32_t n = kvp_obj_places(sp->cat, o, places);
 
     kvp_victim_removed(sp->prot, oid);
-    tenant->refs++; /* the tenant's last chunk may be released with the place */
+    tenant->refs++; /* kept, because its last chunk may be released with the place */
     for (uint32_t i = n; i-- > 0;) {
         kvp_retire_t *r;
 
@@ -182,7 +182,7 @@ kvp_obj_lose(kvp_space_t *sp, uint32_t oid)
     note_gone(sp, oid, &leave);
     if (leave.version > 0)
         kvp_record_gone(sp->cat, kvp_obj(sp->cat->index, oid), leave.digest, leave.version, KVP_GONE_LOST);
-    /* version - 1: the lost memory may be mounted again with this version */
+    /* version - 1, not version: the lost memory may be mounted again, and then this version is served */
     if (leave.version > 0) kvp_gone_hold(sp->prot, leave.digest, leave.version - 1);
     drop_object(sp, oid, &leave);
 }

@@ -27,24 +27,24 @@ typedef struct {
     kvp_list_t link; /* link in segment->demotes, stages or placed, or in the records of an order */
     kvp_list_t waiters; /* kvp_stage_waiter_t */
     kvp_segment_t *segment; /* the memory segment of the move */
-    uint32_t number; /* in space->moves */
+    uint32_t number; /* number of the move in space->moves */
     bool is_sent; /* flag: the order was sent to the node */
     bool is_orphan; /* flag: the object was removed during the move */
     bool is_load; /* flag: a load from the tier into memory; otherwise a write to the tier */
     bool is_placed; /* flag: the load has got an extent */
-    kvp_err_t result; /* NO_SPACE: the load got no extent in time; NODE_LOST: the node failed to move the object */
+    kvp_err_t result; /* NO_SPACE: the load got no extent in time; NODE_LOST: the node failed, or disconnected */
     kvp_digest_t digest;
     uint64_t version, len;
     kvp_place_t at;
-    kvp_retire_t *retire; /* retire record of the load's extent; NULL = no extent yet, or given up */
-    uint64_t due_ns; /* time limit of a load for finding room */
+    kvp_retire_t *retire; /* for a load: retire record of its extent; NULL = no extent yet, or given up */
+    uint64_t due_ns; /* time at which a load without an extent fails */
 } kvp_moving_t;
 
 /* kvp_moving_make begins a move; at is NULL for a load, which has no place yet. kvp_moving_of returns the object's
  * move; NULL = the object is not moving. kvp_moving_object returns the moving object; NULL = it was removed or
  * replaced. kvp_moving_arrived marks the object as not moving any more, so that it may be evicted. kvp_moving_end
- * ends the move and informs its waiters; the caller handles the object. kvp_moving_fail does the same for a failed
- * move; the object stays where it was. */
+ * frees the move and informs its waiters; the object's record is not changed. kvp_moving_fail does the same for a
+ * failed move; the object stays where it was. */
 kvp_moving_t *kvp_moving_make(kvp_space_t *sp, kvp_obj_t *o, kvp_segment_t *g, const kvp_place_t *at);
 kvp_moving_t *kvp_moving_of(const kvp_space_t *sp, const kvp_obj_t *o);
 kvp_obj_t *kvp_moving_object(const kvp_space_t *sp, const kvp_moving_t *mv, uint32_t *oid_out);

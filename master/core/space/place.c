@@ -31,9 +31,9 @@
 
 #include <stdlib.h>
 
-#define FITS_MAX 8u /* chunks whose best fits are compared */
+#define FITS_MAX 8u /* limit of the chunks whose best fits are compared */
 #define BLOCK_RECORDS 64u /* returning a block of records to the system costs as much as handling this many records */
-/* limit of the unusable free extents (promised to other puts, or with an unsafe slot) that one allocation skips */
+/* limit of the free extents that one allocation skips, because they are promised to other puts or have unsafe slots */
 #define PROMISED_MAX 16u
 
 /* ---- room: leaf i of the tree, at room[leaves + i], is the longest free extent of chunk i in units; an inner node i
@@ -155,7 +155,7 @@ room_find(kvp_space_t *sp, kvp_segment_t *g, uint32_t from, uint32_t units)
     if (from >= g->chunk_n) return NULL;
     while (g->room[node] < units) {
         while ((node & 1) != 0)
-            node /= 2; /* all later chunks of this subtree were examined: go up */
+            node /= 2; /* the last child of its parent: continue after the parent */
         if (node == 0) return NULL;
         node++;
     }
@@ -182,8 +182,8 @@ is_in_claim_of(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t neighbour, 
 }
 
 /* Returns true if a free extent is part of the window of a waiting put. A window may contain free space. Free
- * neighbours are merged, so the extent next to the free space inside the window is not free yet. It is sufficient to
- * check the next extent on each side that is neither free nor `mine`. */
+ * neighbours are merged, so beside free space in a window lies an extent of the window that is not free yet. So it is
+ * sufficient to check, on each side, the next extent that is neither free nor owned by `mine`. */
 bool
 kvp_place_is_promised(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t slot, uint32_t mine)
 {
@@ -222,9 +222,9 @@ key_alloc(kvp_chunk_t *c, uint16_t key_len, kvp_place_t *at)
     return err == KVP_OK ? KVP_OK : KVP_NO_SPACE;
 }
 
-/* ---- slots to which old writers may still write. A writer may have been granted a slot by an earlier master, and
- * sleep between its check of the slot's state word and its write of the descriptor. It then overwrites the descriptor
- * of whatever object uses the slot by that time. So while a chunk has unclaimed extents, only slots that were SEALED
+/* ---- slots to which old writers may still write. A writer that an earlier master granted a slot may sleep between its
+ * check of the slot's state word and its write of the slot's descriptor. It then overwrites the descriptor of the
+ * object that uses the slot by that time. So while a chunk has unclaimed extents, only slots that were SEALED
  * in the node's report are used again. */
 void
 kvp_place_note_sealed(kvp_chunk_t *c, uint32_t slot)
@@ -248,7 +248,7 @@ is_slot_ours(const kvp_chunk_t *c, uint32_t slot)
 }
 
 /* Allocates an extent. The best fit may be promised to another put, or an old writer may still write to its slot:
- * then it is set aside while the next best fit is tried, and freed at the end. */
+ * then the extent is set aside while the next best fit is tried, and freed at the end. */
 static kvp_err_t
 slab_alloc(const kvp_space_t *sp, const kvp_chunk_t *c, uint64_t len, uint32_t oid, uint32_t *slot_out)
 {

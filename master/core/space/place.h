@@ -11,17 +11,17 @@
 /* The segments in which a client wants, or does not want, its objects. */
 typedef struct {
     uint32_t avoid[KVP_AVOID_MAX]; /* ids of segments that the client cannot reach */
-    uint32_t avoid_n; /* number of entries in `avoid`; 0 after the wish was dropped because no other segment had room */
+    uint32_t avoid_n; /* number of entries in `avoid`; set to 0 when no other segment had room */
     uint32_t only; /* id of the only allowed segment; 0 = any segment */
 } kvp_wish_t;
 
 kvp_err_t kvp_place_alloc(kvp_space_t *sp, const kvp_attempt_t *a,
-                          const kvp_wish_t *wish); /* adds a copy; NO_SPACE if none fits */
+                          const kvp_wish_t *wish); /* allocates an extent for one more copy; NO_SPACE: none fits */
 kvp_err_t kvp_place_alloc_in(kvp_space_t *sp, kvp_chunk_t *c, uint32_t oid);
 /* kvp_place_alloc_stage allocates an extent in memory for loading an object that is only on the segment's tier. The
  * extent is not added to the object yet. NO_SPACE if no extent fits. */
 kvp_err_t kvp_place_alloc_stage(kvp_space_t *sp, kvp_segment_t *g, uint32_t oid, kvp_place_t *at_out);
-void kvp_place_room_init(kvp_segment_t *g); /* all chunks are empty */
+void kvp_place_room_init(kvp_segment_t *g); /* makes g->room; all chunks are empty */
 void kvp_place_room_changed(kvp_chunk_t *c); /* call after each use of the chunk's allocator */
 /* the chunk must be empty; its allocators are freed in slices */
 void kvp_place_chunk_fini(kvp_space_t *sp, kvp_chunk_t *c);
@@ -36,8 +36,8 @@ bool kvp_place_is_promised(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t
 /* kvp_owner_tell sends the chunk's tenant to the node. The node stores the name in its memory, for a later master
  * without a log. */
 void kvp_owner_tell(kvp_space_t *sp, const kvp_chunk_t *c);
-/* kvp_place_chunk_take gives an empty chunk to the tenant of its first object. kvp_place_chunk_leave ends this when
- * the chunk is empty. */
+/* kvp_place_chunk_take gives an empty chunk to the tenant of its first object. kvp_place_chunk_leave ends the
+ * ownership. */
 void kvp_place_chunk_take(kvp_space_t *sp, kvp_chunk_t *c, kvp_tenant_t *t);
 void kvp_place_chunk_leave(kvp_space_t *sp, kvp_chunk_t *c); /* the chunk must be empty */
 static inline bool
@@ -51,19 +51,19 @@ kvp_place_is_own(const kvp_chunk_t *c, const kvp_tenant_t *t)
 {
     return c->tenant == t && kvp_place_is_open_to(c, t);
 }
-/* kvp_place_note_sealed records that a slot was SEALED in the node's report, so no old writer can write to it.
- * kvp_place_forget_sealed frees these notes when no old writer can write to the chunk. */
+/* kvp_place_note_sealed records that a slot was SEALED (completely written) in the node's report, so no writer of an
+ * earlier term can write to it. kvp_place_forget_sealed frees these records. */
 void kvp_place_note_sealed(kvp_chunk_t *c, uint32_t slot);
 void kvp_place_forget_sealed(kvp_chunk_t *c);
 static inline bool
-kvp_place_is_sealed(const kvp_chunk_t *c, uint32_t slot) /* kvp_place_note_sealed was called */
+kvp_place_is_sealed(const kvp_chunk_t *c, uint32_t slot) /* true after kvp_place_note_sealed */
 {
     return c->sealed != NULL && (c->sealed[slot / 8] >> slot % 8 & 1) != 0;
 }
 bool kvp_place_has_key_room(const kvp_chunk_t *c,
-                            uint16_t key_len); /* room at present; a chunk with unclaimed extents may have room later */
+                            uint16_t key_len); /* at present; false while the chunk has unclaimed extents */
 /* kvp_place_may_lie returns true if the next copy of the attempt may lie in segment g: the attempt has no copy there
- * and does not wait for one, its host has no copy (unless all hosts have one), and its client does not avoid g. */
+ * and does not wait for one, no copy is on g's host (unless all hosts have one), and `wish` allows g. */
 bool kvp_place_may_lie(const kvp_space_t *sp, const kvp_attempt_t *a, const kvp_wish_t *wish, const kvp_segment_t *g);
 
 #endif

@@ -30,9 +30,9 @@
 #include <stdlib.h>
 
 #define RETIRE_BATCH 1024u
-#define ORDERS_A_RECORD 8u /* sending this many records costs as much as handling one */
-#define OWNER_STAGE (KVP_OWNER_ANY - 1) /* owner of an extent that is being loaded from a tier; not a client */
-#define LATE_NS KVP_MS(100) /* a node that has not answered for this time gets no puts while other nodes answer */
+#define ORDERS_A_RECORD 8u /* sending this many records costs as much of the budget as handling one record */
+#define OWNER_STAGE (KVP_OWNER_ANY - 1) /* owner of an extent that is being loaded from a tier; no client has it */
+#define LATE_NS KVP_MS(100) /* a node with a Retire unanswered for this time gets no puts while other nodes answer */
 
 kvp_retire_t *
 kvp_retire_of(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t slot)
@@ -62,7 +62,7 @@ count_quarantine(kvp_space_t *sp, const kvp_retire_t *r, int64_t sign)
     if (s != NULL) s->quarantine_bytes += (uint64_t)sign * r->bytes;
 }
 
-/* Adds the record's bytes to the totals of its tenant, segment and pool. The pool's do not include a lost segment. */
+/* Adds the record's bytes to the totals of its tenant, segment and pool. A lost segment is not in the pool's. */
 static void
 count_bytes(kvp_space_t *sp, const kvp_retire_t *r, int64_t sign)
 {
@@ -79,8 +79,8 @@ count_bytes(kvp_space_t *sp, const kvp_retire_t *r, int64_t sign)
     sp->ctx->st.quarantine_bytes += quarantined;
 }
 
-/* Returns true if the extent comes from a log whose lost end may have recorded its removal. Until the node has
- * reported the slot as SEALED, the space may belong to another object. */
+/* Returns true if the extent was restored from a log whose missing end may have recorded its removal. Until the node
+ * has reported the slot as SEALED, the space may belong to another object. */
 static bool
 is_in_doubt(const kvp_chunk_t *c, uint32_t slot)
 {
@@ -206,7 +206,7 @@ end_abandoned(const kvp_space_t *sp, kvp_retire_t *r)
     if (s != NULL) s->abandoned_n--;
 }
 
-/* Counts the extent as unreadable in its deferred reply. Unlinks first, because the reply may be freed then. */
+/* Counts the extent as unreadable in its deferred reply, which may free the reply, so r->deferred is cleared before. */
 static void
 end_wait(kvp_space_t *sp, kvp_retire_t *r)
 {
@@ -272,7 +272,7 @@ kvp_retire_forget(kvp_space_t *sp, kvp_retire_t *r)
 void
 kvp_retire_abandoned(kvp_retire_t *r, kvp_session_t *s, uint64_t attempt)
 {
-    /* over the limit: the extent stays in quarantine until the client's session has ended */
+    /* over the limit the extent is not listed, and stays in quarantine until the client's session has ended */
     if (s->abandoned_n == KVP_ABANDONED_MAX) return;
     s->abandoned_n++;
     r->attempt = attempt;
@@ -343,7 +343,7 @@ kvp_retire_set_free(kvp_space_t *sp, kvp_retire_t *r)
         give_back(sp, r);
         return;
     }
-    /* Kept until the whole window is free, so that no other put takes a part of it. */
+    /* The extent stays reserved until the whole window is free, so that no other put takes a part of it. */
     r->state = KVP_RT_HELD;
     kvp_list_del(&r->queue);
     if (--claim->left == 0) kvp_list_add_tail(&sp->claims_ready, &claim->ready);
@@ -405,8 +405,8 @@ send_batch(kvp_space_t *sp, kvp_segment_t *g)
     kvp_ctx_spend(sp->ctx, 1 + n / ORDERS_A_RECORD);
 }
 
-/* Returns true if a Retire order may be sent for this segment. While the log's end may be missing and the node is still
- * reporting its contents, no order may be sent: a slot may have a new object, which the order would destroy. */
+/* Returns true if a Retire order is to be sent for this segment, and may be. While the log's end may be missing and the
+ * node has not finished its report, no order may be sent: it could destroy a slot's newer object. */
 static bool
 may_send(const kvp_space_t *sp, const kvp_segment_t *g)
 {

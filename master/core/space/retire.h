@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Retire records: extents from the loss of their object until their node has reported them free. */
+ * Retire records: extents that have lost their object, until their node has reported them free. */
 #ifndef KVP_MASTER_CORE_SPACE_RETIRE_H
 #define KVP_MASTER_CORE_SPACE_RETIRE_H
 
@@ -14,11 +14,11 @@
 
 typedef struct kvp_deferred kvp_deferred_t;
 
-/* limit of the abandoned extents of a silent client that are freed early if the client reports that it is drained */
+/* limit of a silent client's abandoned extents that leave quarantine when the client reports its writes as drained */
 #define KVP_ABANDONED_MAX 16u
-/* number of counters of readable extents; a part of the digest selects the counter */
+/* number of counters of extents that may be readable; bits of the key's digest select the counter */
 #define KVP_NOT_DEAD_KEYS (1u << 16)
-#define KVP_RETIRE_REQS_MAX 8u /* limit of unanswered orders of a node; further records wait in the master */
+#define KVP_RETIRE_REQS_MAX 8u /* limit of a node's unanswered Retire orders; further records wait */
 
 typedef enum {
     KVP_RT_QUEUED, /* no Retire was sent yet */
@@ -37,8 +37,8 @@ typedef struct kvp_retire {
     uint32_t number;
     uint32_t long_key_slot;
     kvp_retire_state_t state;
-    uint32_t *not_dead; /* counter of readable extents for its key; NULL = the extent was never served */
-    kvp_digest_t digest; /* digest of the removed object */
+    uint32_t *not_dead; /* entry of space->not_dead that counts this extent as readable; NULL = not counted */
+    kvp_digest_t digest; /* digest of the removed object's key */
     uint64_t version; /* version of the removed object; 0 = the removal is not recorded in the log */
     uint64_t attempt; /* id of the put attempt that was aborted because its writer was silent; 0 = none */
     uint64_t generation;
@@ -70,7 +70,7 @@ kvp_retire_want_sending(kvp_space_t *sp, kvp_segment_t *g)
 
 kvp_retire_t *kvp_retire_place(kvp_space_t *sp, const kvp_place_t *at, uint64_t owner, kvp_deferred_t *deferred);
 /* kvp_retire_gap retires an extent that was just allocated over space which an earlier master may have granted. The
- * extent becomes free when all writers of that time are done. */
+ * extent becomes free when no writer of an earlier term can write any more. */
 void kvp_retire_gap(kvp_space_t *sp, kvp_chunk_t *c, uint32_t slot);
 /* kvp_retire_stage makes the record of an extent into which the node will load an object from its tier. The record
  * belongs to no client, and a Retire is sent only if the load fails. kvp_retire_stage_done frees the record, because
@@ -85,27 +85,26 @@ void kvp_retire_hold_back(kvp_space_t *sp, kvp_retire_t *r);
 bool kvp_retire_release(kvp_space_t *sp, uint64_t to);
 void kvp_retire_flush(kvp_space_t *sp); /* sends Retire orders and orders of checks */
 void kvp_retire_lost(kvp_session_t *node); /* forgets the node's unanswered orders */
-bool kvp_retire_is_late(const kvp_space_t *sp, const kvp_session_t *node); /* an answer of the node is overdue */
-void kvp_retire_resend(kvp_space_t *sp, kvp_segment_t *g); /* queues all unanswered orders again */
+bool kvp_retire_is_late(const kvp_space_t *sp, const kvp_session_t *node); /* an answer to a Retire is overdue */
+void kvp_retire_resend(kvp_space_t *sp, kvp_segment_t *g); /* queues unanswered records again */
 void kvp_retire_void(kvp_space_t *sp,
-                     kvp_retire_t *r); /* the node reported that the slot is empty; no order was sent yet */
+                     kvp_retire_t *r); /* frees the extent: the node reported an empty slot, no order was sent yet */
 void kvp_retire_forget(kvp_space_t *sp, kvp_retire_t *r); /* frees the record with its removed segment */
-/* kvp_retire_set_dead and kvp_retire_set_free apply the node's answer. Extents that a put claimed are not freed
- * before all of them are free: then the claim is put on space->claims_ready, an event that kvp_put_windows_free
- * handles. kvp_retire_unclaim releases the window. */
+/* kvp_retire_set_dead and kvp_retire_set_free apply the node's answer. Extents of a claimed window stay
+ * reserved until all of them are free: then the claim is put on space->claims_ready, which kvp_put_windows_free
+ * handles. kvp_retire_unclaim releases the window's extents. */
 void kvp_retire_set_dead(kvp_space_t *sp, kvp_retire_t *r);
 void kvp_retire_set_free(kvp_space_t *sp, kvp_retire_t *r);
 void kvp_retire_unclaim(kvp_space_t *sp, kvp_claim_t *claim);
 kvp_retire_req_t *kvp_retire_req_find(kvp_session_t *node, uint64_t request_id); /* NULL = none */
 void kvp_retire_req_free(kvp_session_t *node, kvp_retire_req_t *req);
-/* kvp_retire_of_key: the extent was served under the key with this id in the index. kvp_retire_is_readable returns
- * true if an extent that was served under the key may still be readable; also if that holds for another key with the
- * same counter. */
+/* kvp_retire_of_key records that the extent was served under the key with this id in the index. kvp_retire_is_readable
+ * returns true if a retired extent of the key, or of another key with the same counter, may still be readable. */
 void kvp_retire_of_key(kvp_space_t *sp, kvp_retire_t *r, uint64_t id);
 bool kvp_retire_is_readable(const kvp_space_t *sp, kvp_digest_t digest);
 /* kvp_retire_abandoned records that the extent belonged to an aborted attempt of a living but silent client.
- * kvp_retire_drained: the client reports that no write of the attempt is in progress, so the node need not wait for
- * the client's end. */
+ * kvp_retire_drained ends the quarantine of the attempt's extents, because the client reports that none of the
+ * attempt's writes is in progress. */
 void kvp_retire_abandoned(kvp_retire_t *r, kvp_session_t *s, uint64_t attempt);
 void kvp_retire_drained(kvp_space_t *sp, kvp_session_t *s, uint64_t attempt);
 kvp_retire_t *kvp_retire_of(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t slot); /* NULL = not retiring */

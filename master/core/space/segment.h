@@ -16,7 +16,7 @@
 
 /* A new segment is described by its node's Mount message: uuid (16 bytes), epoch, name, size_bytes, is_tier, and
  * chunk_bytes if it is memory. */
-const char *kvp_segment_refusal(const Kvp__Pb__Mount *like); /* returns the reason to refuse it; NULL = none */
+const char *kvp_segment_refusal(const Kvp__Pb__Mount *like); /* returns why the segment is refused; NULL = accepted */
 static inline uint64_t
 kvp_segment_chunk_n(const Kvp__Pb__Mount *like)
 {
@@ -25,8 +25,8 @@ kvp_segment_chunk_n(const Kvp__Pb__Mount *like)
 }
 /* kvp_segment_make makes the record of a segment, without a state and a node; id 0 = the next free id.
  * kvp_segment_set_state is the only function that changes the state; it updates the pool's totals and the list of
- * segments that accept puts. kvp_segment_detach: the segment's node has disconnected. kvp_segment_free frees the
- * record of an empty segment without a report. */
+ * segments that accept puts. kvp_segment_detach separates the segment from its disconnected node. kvp_segment_free
+ * frees the record of an empty segment without a report. */
 kvp_segment_t *kvp_segment_make(kvp_space_t *sp, uint32_t id, const Kvp__Pb__Mount *like, const char *host_id);
 void kvp_segment_resize(kvp_space_t *sp, kvp_segment_t *t, uint64_t bytes); /* for a tier only */
 void kvp_segment_set_state(kvp_space_t *sp, kvp_segment_t *g, uint32_t state);
@@ -40,7 +40,7 @@ kvp_segment_chunk_bytes(const kvp_segment_t *g, uint32_t index)
 {
     return kvp_min_u64(g->chunk_bytes, g->size_bytes - (uint64_t)index * g->chunk_bytes);
 }
-/* bytes of the longest chunk among segments that accept puts */
+/* returns the bytes of the longest chunk in the segments that accept puts; 0 = none */
 uint64_t kvp_segment_longest_chunk(const kvp_space_t *sp);
 kvp_segment_t *kvp_segment_find(kvp_space_t *sp, uint32_t id);
 

@@ -24,10 +24,10 @@ typedef struct kvp_space {
     /* retire records of superseded extents, whose orders wait until the new commit is written to the log */
     kvp_list_t held_back;
     kvp_list_t sending; /* segments with orders that may have to be sent */
-    bool has_orders; /* flag: orders could be sent, but the step's budget was used up */
-    uint32_t *not_dead; /* KVP_NOT_DEAD_KEYS counters: number of readable extents of removed keys */
-    uint64_t unclaimed; /* number of extents to which a writer of an older term might still write */
-    uint64_t unclaimed_due_ns; /* until this time puts wait for unclaimed extents instead of evicting; 0 = no wait */
+    bool has_orders; /* flag: Retire orders are left to send, because the step's budget was used up */
+    uint32_t *not_dead; /* KVP_NOT_DEAD_KEYS counters of extents that may be readable though their key was removed */
+    uint64_t unclaimed; /* number of extents to which a writer of an earlier term might still write */
+    uint64_t unclaimed_due_ns; /* until this time nothing is evicted while `unclaimed` > 0; 0 = no wait */
     uint64_t slab_bytes; /* memory of the allocators of all chunks */
     kvp_list_t deferred_frees;
 
@@ -39,7 +39,7 @@ typedef struct kvp_space {
     kvp_ptab_t tier_drops; /* kvp_tier_drop_t: records that tiers must drop and have not dropped yet */
     kvp_umap_t tier_chunks; /* tier and tenant -> number of the chunk in catalog->chunks */
 
-    bool has_parked; /* flag: parked eviction candidates can return to their lists */
+    bool has_parked; /* flag: candidates on a segment's `parked` list can return to their lists */
 
     /* Events for the layers above. */
     kvp_list_t staged; /* kvp_stage_wait_t: requests whose loads have all ended */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - The extent of a load has a retire record, which is not sent, with an owner that no node knows. So no put gets the
- *   extent, and after a failed load the extent retires like any other.
+ * - The extent of a load has a retire record with an owner that no node knows, and no Retire is sent. So no put gets
+ *   the extent, and after a failed load the extent retires like any other.
  * - A node carries out orders in their sequence, and answers in this sequence: a DROP that was sent before a DEMOTE
  *   is on the disk before the DEMOTE's records. */
 #include "master/core/space/tier.h"
@@ -25,10 +25,10 @@
 #define ORDERS_MAX 4u /* limit of the unanswered orders of one kind for one segment, except DEMOTE orders */
 /* limit of the unanswered DEMOTE orders: the device has writes to do while other orders are answered */
 #define DEMOTES_MAX 16u
-/* waiting loads may ask for at most 1/2 of the segment's memory; a single larger load is allowed */
+/* unfinished loads may have at most 1/2 of the segment's memory; a single larger load is allowed */
 #define LOADS_SHARE 2u
 #define PLACED_SHARE 8u /* loads with an extent may have at most 1/8 of the segment's memory */
-#define STAGE_NS KVP_MS(1000) /* time limit of a load for finding room */
+#define STAGE_NS KVP_MS(1000) /* a load that got no extent for this time fails */
 
 typedef struct {
     kvp_list_t link; /* segment->orders */
@@ -91,7 +91,7 @@ kvp_tier_stage(kvp_space_t *sp, uint32_t oid, kvp_stage_waiter_t *who)
     if (mv == NULL) {
         if (g == NULL || !may_queue(g, kvp_obj_len(sp->cat, o))) return false;
         if (!kvp_obj_is_on_tier_alone(sp->cat, o))
-            kvp_obj_leave_memory(sp, oid); /* its memory is lost for good, or disconnected */
+            kvp_obj_leave_memory(sp, oid); /* the object's memory is lost, or disconnected */
         mv = kvp_moving_make(sp, o, g, NULL);
         mv->due_ns = sp->ctx->now_ns + STAGE_NS;
         kvp_list_add_tail(&g->stages, &mv->link);
@@ -416,7 +416,7 @@ kvp_tier_answered(kvp_space_t *sp, kvp_session_t *s, const kvp_frame_t *f, uint3
 
     if (order == NULL || (order->opcode != KVP_OP_DROP && f->tail_len != order->n)) return UINT32_MAX;
     if (order->opcode == KVP_OP_DROP && !is_ok(f))
-        g->ssd.has_lost_drops = true; /* a failing device: records that it should have dropped may reappear */
+        g->ssd.has_lost_drops = true; /* the node failed: records that it should have dropped may reappear */
     for (uint32_t i = 0; i < order->n; i++) {
         kvp_list_t *first = order->records.next;
 

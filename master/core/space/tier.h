@@ -9,20 +9,20 @@
 #include "master/core/space/space.h"
 #include "proto/frame.h"
 
-#define KVP_DEMOTES_MAX (64ull << 20) /* limit of the unanswered writes to one node's tier, in bytes */
+#define KVP_DEMOTES_MAX (64ull << 20) /* limit of the bytes being written from one segment to its tier */
 
 /* kvp_tier_demote queues the write of an object, which must have one place, to the tier of its node. kvp_tier_stage
- * queues the load of an object without a copy in connected memory; false: impossible now. `who` is informed at the
- * end; NULL = no waiter. */
+ * queues the load of an object without a copy in connected memory, or joins its load in progress; false: no load is
+ * possible now. `who` is informed at the load's end; NULL = no waiter. */
 void kvp_tier_demote(kvp_space_t *sp, uint32_t oid);
 bool kvp_tier_stage(kvp_space_t *sp, uint32_t oid, kvp_stage_waiter_t *who);
 /* kvp_tier_place_stages gives the first waiting loads their extents, as long as there is room. kvp_tier_may_place
- * returns true if loads with an extent may have this many bytes together. kvp_tier_load_waits_ns returns how long
- * loads have waited without any load getting room. */
+ * returns true if all unfinished loads with an extent may have this many bytes together. kvp_tier_load_waits_ns returns
+ * the time for which loads have waited and none got room. */
 void kvp_tier_place_stages(kvp_space_t *sp, kvp_segment_t *g);
 bool kvp_tier_may_place(const kvp_segment_t *g, uint64_t bytes);
 uint64_t kvp_tier_load_waits_ns(const kvp_space_t *sp, kvp_segment_t *g);
-void kvp_tier_tick(kvp_space_t *sp); /* fails loads that found no room in time */
+void kvp_tier_tick(kvp_space_t *sp); /* fails loads that got no extent in time */
 
 /* kvp_tier_flush sends as many orders as allowed. kvp_tier_lost: the segment's node has disconnected, and will not
  * answer. kvp_tier_answered handles an answer to DEMOTE, STAGE or DROP: it writes to lost_out (room for KVP_TIER_BATCH)

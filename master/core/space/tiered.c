@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* limit of the drops kept for a disconnected node: over it the node must report its contents instead */
+/* limit of the drops kept for a disconnected node; beyond it, the tier must report its contents instead */
 #define DROPS_MAX 65536u
 
 static bool
@@ -152,7 +152,7 @@ kvp_tier_drop(kvp_space_t *sp, kvp_segment_t *t, kvp_digest_t digest, uint64_t v
     kvp_tier_drop_t *d;
 
     if (t->node == NULL && (t->ssd.has_lost_drops || t->ssd.drops_n >= DROPS_MAX)) {
-        t->ssd.has_lost_drops = true; /* the node must report its contents when it connects again */
+        t->ssd.has_lost_drops = true; /* so the node must report the tier's contents when it connects */
         drops_end(sp, t);
         return;
     }

@@ -22,7 +22,7 @@ typedef struct {
     kvp_digest_t digest;
     uint64_t version;
     kvp_deferred_t *deferred;
-    uint32_t number; /* in space->tier_drops */
+    uint32_t number; /* number of the drop in space->tier_drops */
 } kvp_tier_drop_t;
 
 /* kvp_tier_link links a new segment: the memory and the tier of one node are linked by their names. kvp_tier_free
@@ -32,14 +32,14 @@ void kvp_tier_free(kvp_space_t *sp, kvp_segment_t *t);
 bool kvp_tier_is_name(const char *name);
 
 /* kvp_obj_enter_tier makes an object without a place exist only on the tier, for the tenant. kvp_tier_leave_chunk
- * removes such an object from the tier's chunk, which leaves it without a place. kvp_tier_forget does that, and marks
- * the object as not on a tier, without an order to a node. */
+ * removes such an object from the tier's chunk, which leaves it without a place. kvp_tier_forget does the same if
+ * needed, and marks the object as not on a tier; no order is sent to the node. */
 void kvp_obj_enter_tier(kvp_space_t *sp, uint32_t oid, kvp_segment_t *t, kvp_tenant_t *tenant, uint64_t len);
 void kvp_tier_leave_chunk(kvp_space_t *sp, kvp_obj_t *o);
 void kvp_tier_forget(kvp_space_t *sp, kvp_obj_t *o);
 
-/* kvp_tier_drop orders the tier to drop this version and older versions. The deferred reply waits for it (NULL =
- * none) until kvp_tier_drop_end. */
+/* kvp_tier_drop orders the tier to drop this version and older versions. The deferred reply (NULL = none) waits
+ * until kvp_tier_drop_end. */
 void kvp_tier_drop(kvp_space_t *sp, kvp_segment_t *t, kvp_digest_t digest, uint64_t version, kvp_deferred_t *deferred);
 void kvp_tier_drop_end(kvp_space_t *sp, kvp_segment_t *t, kvp_tier_drop_t *d);
 

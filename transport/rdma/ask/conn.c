@@ -25,8 +25,8 @@ kvp_rdma_address_cache_fini(kvp_rdma_address_cache_t *addresses)
     pthread_mutex_destroy(&addresses->lock);
 }
 
-/* Finds the entry of a peer by its configured address. memcmp is enough, because addresses are zeroed before they are
- * set. */
+/* Finds a peer's entry in the address cache by its configured address; NULL = none. memcmp is enough, because addresses
+ * are zeroed before they are set. */
 static kvp_rdma_cached_peer_t *
 find_cached(kvp_rdma_address_cache_t *addresses, const struct sockaddr_storage *known)
 {
@@ -77,8 +77,8 @@ kvp_rdma_address_cache_failed(kvp_rdma_address_cache_t *addresses, const struct 
     pthread_mutex_unlock(&addresses->lock);
 }
 
-#define MTU_MIN 256u /* the smallest packet size (MTU) that verbs knows */
-/* the age from which an answer is too old: the peer's connection manager gives up after a minute, without a message */
+#define MTU_MIN 256u /* the smallest MTU (packet size) that verbs knows */
+/* the age from which an answer cannot be used: after a minute the peer's connection manager gives up silently */
 #define ANSWER_OLD_NS (10 * KVP_NS_PER_S)
 
 static void
@@ -87,7 +87,7 @@ tell_connected(kvp_rdma_ep_t *ep, kvp_err_t err)
     kvp_ep_done_fn fn = ep->on_connected;
 
     ep->on_connected = NULL;
-    /* The peer gave no answer in the caller's time, so the next connect tries another adapter of the peer. */
+    /* The peer did not answer in the caller's time: the next connect tries another of the peer's adapters. */
     if (fn != NULL && (err == KVP_UNREACHABLE || err == KVP_CANCELLED))
         kvp_rdma_address_cache_failed(&ep->tp->addresses, &ep->known);
     if (err != KVP_OK) kvp_rdma_ep_hang_up(ep);
@@ -117,8 +117,8 @@ on_resolved(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     return err == KVP_OK ? ep->tp->verbs->ask(rail->id, data, kvp_rdma_ask_encode(&ask, data)) : err;
 }
 
-/* Returns whether to retry with the smaller MTU of the peer. Only once for each rail: a second refusal has another
- * cause. */
+/* Returns whether to connect again with the peer's smaller MTU. Only once for each rail, because a second refusal has
+ * another cause. */
 static bool
 may_lower(const kvp_rdma_rail_t *rail, const kvp_rdma_answer_t *answer)
 {
@@ -132,8 +132,8 @@ ask_again(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     return kvp_rdma_rails_open_again(ep, rail) == KVP_OK ? KVP_EAGAIN : KVP_UNREACHABLE;
 }
 
-/* Handles the peer's answer, which came quiet_ns after the rail's event before. EAGAIN: the rail connects again, and
- * another answer will come. */
+/* Handles the peer's answer to a connection request, quiet_ns after the rail's previous event. EAGAIN: the rail
+ * connects again, and another answer will come. */
 static kvp_err_t
 on_answer(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_event_t *ev, uint64_t quiet_ns)
 {
@@ -141,10 +141,10 @@ on_answer(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_event_t *ev, 
     kvp_rdma_answer_t answer;
     kvp_err_t err = kvp_rdma_answer_decode(ev->data, ev->len, &answer);
 
-    /* The kernel refuses without data on behalf of a program that ended before its answer. */
+    /* A refusal without data comes from the kernel: the peer's program ended before it answered. */
     if (err == KVP_PROTO && ev->kind == KVP_RDMA_REFUSED) return KVP_UNREACHABLE;
     if (err != KVP_OK) return err;
-    /* this thread read the answer so late that the peer may have given up */
+    /* this thread read the answer so late that the peer may have given up: connect again */
     if (was_up && quiet_ns > ANSWER_OLD_NS) return ask_again(ep, rail);
     if (answer.err == KVP_OK && ev->kind == KVP_RDMA_REFUSED) return KVP_PROTO;
     if (answer.err == KVP_LIMIT && may_lower(rail, &answer)) {
@@ -158,7 +158,7 @@ on_answer(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_event_t *ev, 
                       rail->id->dev->info.name, rail->id->dev->info.mtu_bytes, answer.mtu_bytes);
     if (answer.err != KVP_OK) return answer.err;
     if (answer.nonce != rail->nonce) return KVP_PROTO; /* the answer belongs to another connection attempt */
-    /* the peer or its device was restarted and has other keys */
+    /* the peer or its device was restarted, so its memory has other keys */
     if (was_up && answer.epoch != ep->epoch) ep->has_rekeyed = true;
     if (was_up && (answer.epoch != ep->epoch || answer.rail != rail->pair.theirs)) return KVP_PROTO;
     if (!was_up) {
@@ -171,8 +171,8 @@ on_answer(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_event_t *ev, 
     return KVP_OK;
 }
 
-/* Handles a failed connection attempt. The first attempt decides about the endpoint, a later attempt about its rail
- * only. */
+/* Handles a failed connection attempt. The first attempt of an endpoint fails the endpoint, a later attempt only its
+ * rail. */
 static void
 on_failure(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, kvp_err_t err)
 {
@@ -216,7 +216,7 @@ on_event(kvp_rdma_ep_t *ep, const kvp_rdma_event_t *ev)
         on_failure(ep, rail, KVP_UNREACHABLE);
         return;
     case KVP_RDMA_REQUEST:
-        /* closes a connection request, which cannot occur: this channel has no listener */
+        /* A connection request cannot occur here, because this channel has no listener. */
         ep->tp->verbs->id_close(ev->id);
         return;
     }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Transfers of rdma: this file accepts and completes them, post.c posts them as there is room.
+ * Transfers of rdma: this file accepts and completes them; post.c posts them when the send queues have room.
  *
  * Design notes.
- * - A caller polls for a while before it sleeps if batches are so short that waking up would take as long as a batch.
- * - A failure costs its rail or the whole endpoint (rails.c). Queue pairs are destroyed before a transfer completes
- *   with an error or is posted again: from then on no queue pair touches local memory. Written bytes may still land
- *   at the peer. */
+ * - If batches are so short that waking up takes as long as a batch, spin_ns tells the caller to poll before it sleeps.
+ * - A failure ends its rail or the whole endpoint (rails.c). Queue pairs are destroyed before a transfer completes with
+ *   an error or is posted again: from then on no queue pair touches local memory. Written bytes may still land at the
+ *   peer. */
 #include "transport/rdma/ask/ep.h"
 
 #include "transport/inside.h"
@@ -22,8 +22,8 @@
 #define POLLS_A_TURN 64u
 #define TODO_MAX (8 * KVP_RDMA_SENDS) /* the most accepted transfers that wait to be posted */
 
-/* Handles a failed work request. If the status is about local or remote memory, and not about the path, the transfer
- * of this work gets the error, and all other transfers get DISCONNECTED. Otherwise only the rail fails. */
+/* Handles a failed work request. If the cause is local or remote memory, and not the path, the request's transfer gets
+ * the error, and all other transfers of the endpoint get DISCONNECTED. Otherwise only the rail fails. */
 static void
 break_at(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, uint64_t number, kvp_rdma_wc_status_t why)
 {
@@ -57,8 +57,8 @@ is_registered_with(kvp_mrcursor_t *cursor, size_t dev, const kvp_xfer_t *xfer)
     return true;
 }
 
-/* Returns whether the transfer's device memory is registered with each device that the transfer may use, also by
- * rails that connect later. A loan covers all devices, but a device that returned may have refused the memory since. */
+/* Returns whether the transfer's device memory is registered with each adapter that may carry it, also by rails that
+ * connect later. A loan covers all adapters, but an adapter that returned may have refused the memory since. */
 static bool
 is_registered(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
 {
@@ -84,7 +84,7 @@ check_xfer(kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
     if (err != KVP_OK) return err;
     rseg = kvp_container_of(xfer->rseg, const kvp_rdma_rseg_t, base);
     if (xfer->kind != KVP_XFER_READ && !rseg->is_writable) return KVP_INVALID;
-    /* A key of an earlier epoch of the peer may now name other memory. */
+    /* After the peer's epoch has changed, a key of an earlier epoch may name other memory. */
     if (rseg->keys.epoch != ep->epoch && KVP_RULE(RDMA_EPOCH)) {
         ep->has_rekeyed = true;
         return KVP_NO_SEGMENT;
@@ -122,7 +122,7 @@ kvp_rdma_submit(kvp_ep_t *base, kvp_xfer_t *const *xfers, size_t n, size_t *n_ou
 
 /* ---- completions */
 
-/* Copies arrived bytes to the caller's memory. Also sums the bytes if they arrive in order, as on a single rail. */
+/* Copies arrived bytes from the landing area to the caller's memory, and sums them if they arrive in order. */
 static void
 take_in(kvp_rdma_rail_t *rail, const kvp_rdma_work_t *work)
 {
@@ -167,7 +167,7 @@ retire_work(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_work_t *wor
     kvp_rdma_ep_finish(ep, xfer, KVP_OK);
 }
 
-/* Ends a batch, and decides from its duration whether polling for the next batch is worthwhile. */
+/* Ends a batch, and decides from the usual duration of batches whether the caller should poll for the next. */
 static void
 note_batch(kvp_rdma_ep_t *ep)
 {
@@ -184,7 +184,7 @@ on_completion(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_wc_t *wc)
     uint64_t before = rail->bytes;
     kvp_rdma_work_t work;
 
-    /* skips a work that completed with an earlier completion */
+    /* the work was already taken, by a completion that covered it */
     if (wc->id < rail->works_tail || wc->id >= rail->works_head) return;
     if (wc->status != KVP_RDMA_WC_OK) {
         break_at(ep, rail, wc->id, wc->status);
@@ -237,8 +237,7 @@ kvp_rdma_ep_poll(kvp_ep_t *base)
 }
 
 /* Sets the timer for the next call of kvp_rdma_rails_tend, because stalled rails and rails to retry cause no event. A
- * timer that fires too early is left as it is, because setting it for each sleep would cost a system call for every
- * batch. */
+ * timer set for an earlier time stays: setting it again for each sleep would cost a system call for each batch. */
 static void
 set_timer(kvp_rdma_ep_t *ep)
 {
@@ -267,8 +266,8 @@ kvp_rdma_ep_arm(kvp_ep_t *base)
     return POLLIN;
 }
 
-/* Waits until the endpoint is idle. At the deadline it destroys the queue pairs, because nothing less stops an
- * adapter from writing into memory that it was given. */
+/* Waits until the endpoint is idle. At the deadline it destroys the queue pairs, because nothing less stops an adapter
+ * from writing into local memory, and completes all transfers with CANCELLED. */
 kvp_err_t
 kvp_rdma_drain(kvp_ep_t *base, uint64_t deadline_ns)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - The adapter accesses lent and registered memory in place. Other memory is copied through a rail's landing area,
- *   or is sent inline in the work request. Device memory that is not registered in full is refused, because the
- *   processor must not touch it.
+ * - The adapter accesses lent and registered memory in place. Other memory is copied through a rail's landing area, or
+ *   is sent inline in the work request. Device memory that is not registered in full is refused, because the processor
+ *   must not touch it.
  * - Bytes that the adapter reads in place are summed after the doorbell has rung, while the transfer is under way. */
 #include "transport/rdma/ask/ep.h"
 
@@ -12,9 +12,9 @@
 
 #include <string.h>
 
-/* the most bytes of one work request that goes through the area, or of one slice where several rails are used */
+/* the most bytes of one work request through the landing area, and of one slice while several rails are used */
 #define SLICE_BYTES (128u << 10)
-#define RESERVED 4u /* places of the queue reserved for READs that flush writes */
+#define RESERVED 4u /* work requests that a queue keeps free for READs that flush writes */
 
 /* ---- local memory */
 static void
@@ -78,11 +78,11 @@ kvp_rdma_sum_pieces(kvp_sum_state_t *state, const kvp_xfer_t *xfer)
 
 /* A slice: the part of a transfer that one work request moves. */
 typedef struct {
-    bool is_again; /* the slice is posted again after its rail failed */
+    bool is_again; /* the slice is posted again because its first rail failed */
     kvp_xfer_t *xfer;
     kvp_rdma_at_t at;
     uint64_t off, seq;
-    uint32_t len; /* before posting the limit in bytes, after posting the posted bytes */
+    uint32_t len; /* before posting the most bytes to post; after posting the bytes posted */
 } slice_t;
 
 /* Chooses the next slice to post: first works of failed rails, then the next bytes of the first transfer in todo.
@@ -103,7 +103,7 @@ next_slice(kvp_rdma_ep_t *ep, slice_t *s)
     return true;
 }
 
-/* Records a posted slice; s->at is the position after the slice. */
+/* Records that a slice was posted. s->at is the position after it in the transfer's pieces. */
 static void
 slice_is_posted(kvp_rdma_ep_t *ep, const slice_t *s)
 {
@@ -128,8 +128,7 @@ slice_is_posted(kvp_rdma_ep_t *ep, const slice_t *s)
     ep->off = 0;
 }
 
-/* Computes the checksums of WRITEs that were posted in place. These WRITEs are at the end of `posted`, and their sum
- * is 0. */
+/* Computes the checksums of WRITEs that were posted in place: those with sum 0 near the end of `posted`. */
 static void
 sum_written(kvp_rdma_ep_t *ep)
 {
@@ -142,10 +141,10 @@ sum_written(kvp_rdma_ep_t *ep)
     }
 }
 
-/* The parts of one work request, made for a slice. */
+/* One work request, made for a slice by one of three functions. */
 typedef struct {
     kvp_rdma_sge_t pieces[KVP_RDMA_SGE_MAX];
-    uint32_t n; /* the number of pieces; 0 = not possible in this way, or not now */
+    uint32_t n; /* the number of pieces; 0 = the slice cannot be sent in this way now */
     bool is_inline, is_copied;
     uint32_t slot; /* the offset of copied bytes in the landing area */
 } request_t;
@@ -170,7 +169,7 @@ make_inline(const kvp_rdma_rail_t *rail, const slice_t *s, request_t *q)
     }
 }
 
-/* Makes a request that accesses the caller's memory in place, for as many bytes as are registered. */
+/* Makes a request that accesses the caller's memory in place, up to the first byte that is not registered. */
 static void
 make_direct(const kvp_rdma_rail_t *rail, kvp_mrcursor_t *cursor, slice_t *s, request_t *q)
 {
@@ -218,8 +217,8 @@ make_copied(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, slice_t *s, request_t *q)
     }
 }
 
-/* Returns the slice's bytes if the processor must sum or copy them after their arrival, or if they occupy the landing
- * area; else 0. */
+/* Returns the slice's bytes if after their arrival the processor must sum or copy them, or if they occupy the landing
+ * area until then; else 0. */
 static uint64_t
 late_work(const slice_t *s, const request_t *q)
 {
@@ -228,7 +227,7 @@ late_work(const slice_t *s, const request_t *q)
     return q->is_copied || is_summed ? s->len : 0;
 }
 
-/* Posts one slice. Returns false if the rail has no room. */
+/* Posts one slice as one work request. Returns false if it cannot be posted now. */
 static bool
 post_slice(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, kvp_mrcursor_t *cursor, slice_t *s)
 {
@@ -243,7 +242,7 @@ post_slice(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, kvp_mrcursor_t *cursor, sli
     if (!is_devices) make_inline(rail, s, &q);
     if (q.n == 0) make_direct(rail, cursor, s, &q);
     if (q.n == 0 && !is_devices) make_copied(ep, rail, s, &q);
-    /* A returned device has lost this memory: over the next connection the bytes go through a bounce buffer. */
+    /* A returned adapter has lost this device memory. Over the next connection the bytes go through a bounce buffer. */
     if (q.n == 0 && is_devices) kvp_rdma_ep_lose(ep, NULL, KVP_DISCONNECTED);
     if (q.n == 0) return false;
     if (kvp_rdma_rail_is_idle(rail)) kvp_rdma_rails_moved(rail, 0);
@@ -260,7 +259,7 @@ post_slice(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, kvp_mrcursor_t *cursor, sli
     return true;
 }
 
-/* Rings the doorbells of all rails. Returns false if a rail failed, so that its works may be posted on another rail. */
+/* Rings the doorbells of all rails. Returns false if a rail failed, whose works may now go to other rails. */
 static bool
 ring_doorbells(kvp_rdma_ep_t *ep)
 {
@@ -278,8 +277,7 @@ ring_doorbells(kvp_rdma_ep_t *ep)
     return is_well;
 }
 
-/* Returns whether the waiting transfers are more than a queue has room for, or are split into slices over several
- * rails. */
+/* Returns whether more transfers wait than a send queue has room for, or transfers are split over several rails. */
 static bool
 is_long(const kvp_rdma_ep_t *ep)
 {
@@ -316,7 +314,7 @@ kvp_rdma_post(kvp_rdma_ep_t *ep)
         kvp_mrcache_begin(ep->tp->cache, &cursor);
         post_all(ep, &cursor);
         kvp_mrcache_end(&cursor);
-    } while (!ring_doorbells(ep) && kvp_rdma_ep_is_up(ep)); /* each turn removes at least one rail, so the loop ends */
+    } while (!ring_doorbells(ep) && kvp_rdma_ep_is_up(ep)); /* each failure closes a rail, so the loop ends */
     if (ep->busy_ns == 0 && !kvp_rdma_ep_is_idle(ep)) ep->busy_ns = kvp_now_ns();
     sum_written(ep);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - All works that fit are posted with one ring of the doorbell, and only the last work is signaled: its completion
- *   shows that all works before it have completed. A batch with writes ends in a READ, whose completion shows that
- *   the writes are in the peer's memory. More completions are requested before the queue would run empty, where the
- *   processor has to copy or sum arrived bytes, and in long transfers, so that progress stays visible.
+ * - All works that fit are posted with one ring of the doorbell, and only the last is signaled: its completion shows
+ *   that all works before it on the rail have completed. A batch with writes ends in a READ, whose completion shows
+ *   that the writes are in the peer's memory. More works are signaled before the queue would run empty, where the
+ *   processor has to copy or sum arrived bytes, and in long transfers, to show progress.
  * - The adapter limits the READs under way: it holds back READs above the number that both ends agreed on at
  *   connection.
  * - A READ ordered after other READs has the fence flag; one fence serves all later READs of that kind. A PUBLISH
@@ -25,7 +25,7 @@
 #define QUIET_BYTES (64u << 20) /* the most bytes that a rail posts without requesting a completion */
 #define QUIET_WORK (KVP_RDMA_AREA_BYTES / 2)
 #define LEN_MAX (1u << 30)
-#define RESERVE 3u /* work requests reserved for READs that flush writes, before a PUBLISH and at the end */
+#define RESERVE 3u /* a new work needs its place and two for READs that flush writes (for a PUBLISH, at the end) */
 
 static void
 free_area(kvp_rdma_rail_t *rail)
@@ -42,7 +42,7 @@ make_area(kvp_rdma_rail_t *rail)
     size_t bytes = KVP_RDMA_AREA_BYTES + LINE_BYTES;
 
     if (rail->area_reg != NULL && rail->area_reg->dev == rail->id->dev && !rail->area_reg->is_lost) return KVP_OK;
-    free_area(rail); /* the area is registered with another device, or with a device that no longer accepts the area */
+    free_area(rail); /* the old area belongs to another device, or its device no longer accepts it */
     rail->area = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (rail->area == MAP_FAILED) {
         rail->area = NULL;
@@ -211,7 +211,7 @@ signal_last(kvp_rdma_rail_t *rail)
     rail->quiet_bytes = rail->quiet_work = 0;
 }
 
-/* A batch with writes gets its completion from a READ that flushes the writes. */
+/* If the batch has writes, the signaled work is a READ that flushes them into the peer's memory. */
 void
 kvp_rdma_rail_settle(kvp_rdma_rail_t *rail, bool is_long)
 {

@@ -9,32 +9,32 @@
 #include "transport/rdma/verbs/rank.h"
 #include "transport/rdma/base/tp.h"
 
-/* the most works under way on a rail, a power of two; a put of 64 small objects takes 5 works for each */
+/* the most works under way on a rail, a power of two; each small object of a put takes 5 works */
 #define KVP_RDMA_SENDS 512u
 #define KVP_RDMA_AREA_BYTES (1u << 20) /* the size of a rail's landing area */
 
 /* A position in the list of pieces (iov) of a transfer. */
 typedef struct {
-    uint32_t iov; /* the index of the piece in the transfer's iov */
+    uint32_t iov; /* the index of the piece in xfer->iov */
     size_t off; /* the offset in the piece of the iov */
 } kvp_rdma_at_t;
 
-/* A work: a posted work request that has not completed. */
+/* A work: a work request of a transfer that is posted and has not completed. */
 typedef struct {
     kvp_xfer_t *xfer; /* the transfer of the work; NULL = a READ that only flushes writes */
     kvp_rdma_at_t at; /* the position of the work's first byte in the pieces of the transfer */
     uint64_t off; /* the offset of the work's first byte in the transfer */
-    uint64_t seq; /* the number of the work in the order of posting on all rails */
+    uint64_t seq; /* the work's number in the order of first posting on all rails */
     uint32_t len;
     bool is_copied; /* the bytes go through the landing area */
     uint32_t slot; /* is_copied: the offset of the bytes in the landing area */
-    uint64_t area_end; /* the position in the landing area up to which the end of the work frees memory */
+    uint64_t area_end; /* the area's bytes before this position become free when the work completes */
 } kvp_rdma_work_t;
 
-/* The checksum of a transfer whose bytes are copied in order. */
+/* The checksum of a transfer whose bytes are copied in the order of their offsets. */
 typedef struct {
     const kvp_xfer_t *xfer; /* the transfer being summed; NULL = none */
-    uint64_t to; /* the number of the transfer's bytes summed so far */
+    uint64_t to; /* the number of bytes summed so far, from the transfer's first byte on */
     kvp_copy_sum_t sum;
 } kvp_rdma_copying_t;
 
@@ -60,60 +60,60 @@ typedef enum {
 
 typedef struct {
     kvp_rdma_tp_t *tp;
-    kvp_rdma_id_t *id; /* NULL = there is no connection, and no work touches local memory */
+    kvp_rdma_id_t *id; /* NULL = no connection, so no adapter accesses local memory for this rail */
     bool is_up; /* the rail is connected */
     uint64_t stood_ns; /* the time when the rail was connected */
-    /* the numbers of the two adapters; the peer's number is also the index of the key in a token */
+    /* our adapter's and the peer's adapter's number; the latter is also the index of the key in a token */
     kvp_rdma_pair_t pair;
     struct sockaddr_storage at; /* the address of the peer's adapter on this rail */
-    bool is_routed; /* the network's routes choose our adapter, as for the endpoint's first connection */
-    /* the largest packet that the peer's port takes, if it is smaller than the packets of our port; 0 = our size */
+    bool is_routed; /* our adapter is chosen by the host's routes, as for the endpoint's first connection */
+    /* the MTU of the peer's port, if it refused our port's larger MTU; 0 = our port's MTU is used */
     uint32_t mtu_bytes;
     uint64_t nonce; /* a random number of the current connection attempt */
     uint64_t opened_ns; /* the time when the current connection attempt began */
     kvp_rdma_path_t path; /* the pair of adapters as a key for the shared record of failures */
-    kvp_rdma_fails_t fails; /* the path's failures, as they were when this connection began */
-    uint32_t batches; /* the number of batches carried since the rail was connected */
+    kvp_rdma_fails_t fails; /* the path's failures, as this rail last read or changed them */
+    uint32_t batches; /* the number of completions since the rail was connected, if the path has failures */
     uint64_t bytes; /* the number of bytes of this rail's works under way */
-    /* the time of the last progress: a completion, the first post of an idle rail, or an event of the connection */
+    /* the time of the last progress: a completion, a post on the idle rail, or an event of the connection */
     uint64_t shown_ns;
-    /* works before this number include works that a guarded WRITE with AFTER_PRIOR must not overtake */
+    /* works numbered below `ordered` include all that a guarded WRITE with AFTER_PRIOR must not overtake */
     uint64_t ordered;
     kvp_rdma_copying_t arriving;
     uint32_t sends; /* the number of work requests that fit in the queue pair */
-    uint32_t sge_max; /* the most pieces of memory in one work request */
+    uint32_t sge_max; /* the most pieces of local memory in one work request */
     uint64_t len_max; /* the most bytes in one work request */
     size_t cache_dev; /* the number of the rail's device in the registration cache */
     kvp_ep_costs_t *costs; /* the counters of the endpoint's costs */
 
-    uint8_t *area; /* the landing area, and one more line for the READs that flush writes */
+    uint8_t *area; /* the landing area, and after it a line that the READs that flush writes read into */
     kvp_rdma_reg_t *area_reg;
-    /* the positions of the area's ring: bytes allocated and bytes freed since the beginning */
+    /* the bytes of the ring `area` that were allocated and freed since the beginning */
     uint64_t area_head, area_tail;
-    /* the position area_head after the last allocation; each added work records it to free the area */
+    /* area_head after the last copied work; each work records it as its area_end */
     uint64_t area_mark;
 
-    uint32_t reads_n; /* the number of works under way that belong to READ transfers */
+    uint32_t reads_n; /* the number of this rail's works under way that belong to READ transfers */
     kvp_rdma_reads_t reads;
     kvp_rdma_stores_t stores;
-    uint64_t push_addr; /* an address in the peer's memory, read by the READ that flushes writes */
+    uint64_t push_addr; /* the address in the peer's memory that is read by a READ that only flushes writes */
     uint32_t push_rkey;
 
     kvp_rdma_queue_t *queue; /* the rail's works and work requests; NULL until the first connection is made */
     uint64_t works_head, works_tail; /* the numbers of works added and of works completed, since the beginning */
     uint32_t wrs_n, sges_n;
     uint32_t quiet_n; /* the number of works added after the last signaled work */
-    /* the bytes of the works after the last signaled work, and the part of them that the processor handles after
-     * completion */
+    /* the bytes of works after the last signaled work, and those of them that the processor must sum or copy, or that
+     * occupy the area */
     uint64_t quiet_bytes, quiet_work;
-    kvp_rdma_wc_t stash[8]; /* completions that were polled after arming and not yet handled */
+    kvp_rdma_wc_t stash[8]; /* completions that kvp_rdma_rail_arm polled, not yet handled */
     size_t stash_n;
 } kvp_rdma_rail_t;
 
 /* kvp_rdma_rail_open begins to connect to rail->at, from the address `from` of ours, or from any address (NULL). The
  * id's arg is the rail, so that events find the rail. After the event RESOLVED, kvp_rdma_rail_make creates the queue
  * pair and the landing area. kvp_rdma_rail_close destroys the queue pair: from then on the rail touches no local
- * memory. The works stay until they are taken. kvp_rdma_rail_fini frees the rest; the zero value is legal. */
+ * memory. Its works stay until take_work takes them. kvp_rdma_rail_fini frees the rest; the zero value is legal. */
 kvp_err_t kvp_rdma_rail_open(kvp_rdma_rail_t *rail, kvp_rdma_tp_t *tp, kvp_rdma_cm_t *cm,
                              const struct sockaddr_storage *from, kvp_ep_costs_t *costs) KVP_MUST_USE;
 kvp_err_t kvp_rdma_rail_make(kvp_rdma_rail_t *rail) KVP_MUST_USE;

@@ -2,16 +2,16 @@
  * Design notes.
  * - An endpoint with little traffic has one rail. The other rails are connected with the first large batch, or after
  *   the loss of the first rail.
- * - A small batch uses one rail: a second doorbell, a second completion and waiting for both cost more than half of
- *   the transfer time of WIDE_BYTES. Slices of a larger batch go to the rail with the fewest bytes under way.
- * - A failed rail is not used for a while. After it is connected again, it carries small batches only if no better
- *   rail is connected, until it has carried some batches.
+ * - A batch below WIDE_BYTES uses one rail: a second doorbell and completion and waiting for both cost more than half
+ *   of the transfer time of WIDE_BYTES. Slices of a larger batch go to the rail with the fewest bytes under way.
+ * - A failed rail is not connected again for a while (back-off). After it is connected again, it carries small batches
+ *   only if no better rail is connected, until it has carried some batches.
  * - Order between rails is kept by completions: a work ordered after earlier works waits until these works have
  *   completed on all other rails; on its own rail a fence orders the works.
- * - The works of a failed rail are posted again in the order of their first posting, before any new work: a
- *   descriptor must not overtake its payload, even if the next rail fails with the same works. A rail that worked
- *   before may be tried again after a moment, so an endpoint survives the loss of its only rail.
- * - Every wait for a queue pair has a time-out of our own, because some adapters fail without a completion. */
+ * - The works of a failed rail are posted again in the order of their first posting, before any new work: a descriptor
+ *   must not overtake its payload, even if the next rail fails with the same works. A rail that worked before may be
+ *   tried again after a moment, so an endpoint survives the loss of its only rail.
+ * - Every wait for a queue pair has a time-out in this file, because some adapters fail without a completion. */
 #include "transport/rdma/ask/rails.h"
 
 #include "transport/rdma/verbs/dev.h"
@@ -44,7 +44,8 @@ is_of(const kvp_rdma_path_entry_t *e, const kvp_rdma_path_t *path, const struct 
     return e->ours == path->ours && memcmp(&e->theirs, theirs, sizeof *theirs) == 0;
 }
 
-/* Finds or creates the entry of a path. memcmp is enough, because addresses are zeroed before they are set. */
+/* Finds the entry of a path, or creates it in place of the oldest. memcmp is enough, because addresses are zeroed
+ * before they are set. */
 static kvp_rdma_path_entry_t *
 find_path(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path)
 {
@@ -82,7 +83,7 @@ kvp_rdma_paths_reset(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path)
     pthread_mutex_unlock(&paths->lock);
 }
 
-/* Counts a failure, and sets the time of the next try. The first failure adds only a random time of up to 50 ms. */
+/* Counts a failure of a path, and sets retry_ns. After the first failure it is a random time of up to 50 ms away. */
 static void
 count_failure(kvp_rdma_fails_t *fails, uint64_t now_ns, uint64_t dice)
 {
@@ -109,10 +110,10 @@ kvp_rdma_paths_failed(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path, uint64_t s
     return fails;
 }
 
-#define WIDE_BYTES (512u << 10) /* the bytes under way from which several rails are used; 20 us at 200 Gb/s */
-/* the batches after which a path's failures are cleared: a connection alone proves little */
+#define WIDE_BYTES (512u << 10) /* the bytes under way at which several rails are used: 20 us at 200 Gb/s */
+/* completions after which a rail clears its path's failures: a connection alone proves little */
 #define PROVEN_BATCHES 4u
-/* the time limit of each step of connecting; the connection manager itself would try for a minute */
+/* the time limit of each step of connecting; without it the connection manager would try for a minute */
 #define CONNECT_NS (1500 * KVP_NS_PER_MS)
 
 /* ---- the rails that exist */
@@ -126,7 +127,7 @@ dev_index(const kvp_rdma_tp_t *tp, const kvp_rdma_dev_t *dev)
     return i;
 }
 
-/* Assigns the rail to the path from our device `ours` to the peer's address, and loads the path's failures. */
+/* Assigns the rail to the path from our adapter `ours` to rail->at, and loads the path's failures. */
 static void
 use_path(kvp_rdma_tp_t *tp, kvp_rdma_rail_t *rail, uint32_t ours)
 {
@@ -145,7 +146,7 @@ kvp_rdma_rails_learn(kvp_rdma_ep_t *ep, const kvp_rdma_answer_t *answer)
     memcpy(ep->peer_rails, answer->rails, sizeof answer->rails);
     ep->rails[0].pair = pairs[0];
     use_path(ep->tp, &ep->rails[0], pairs[0].ours);
-    /* the network's route uses an adapter that the instance does not use */
+    /* the host's route leads over an adapter that this instance does not use: keep one rail */
     if (pairs[0].ours >= ep->tp->devs_n) return;
     ep->rails_n = (uint32_t)kvp_rdma_pairs(ep->tp->devs, ep->tp->devs_n, ep->peer_rails, ep->peer_rails_n, pairs);
     for (uint32_t i = 1; i < ep->rails_n; i++) {
@@ -172,10 +173,10 @@ rail_name(const kvp_rdma_ep_t *ep, const kvp_rdma_rail_t *rail)
 }
 
 /* ---- the rail of each slice */
-/* Returns whether the rail may carry the transfer: the rail is connected, and a write's space was granted after the
- * connection was made. A node ends our connections before it gives away space that we may still write to (peer_cut).
- * So a connection older than the grant proves that the space is still ours. A writer that slept meanwhile finds its
- * connection ended, and must not use a new connection, which would overwrite a later writer's bytes. */
+/* Returns whether the rail may carry the transfer: it is connected, and the space of a write (WRITE or PUBLISH) was
+ * granted after the connection was made. A node ends our connections (peer_cut) before it gives away space that we may
+ * still write to. So a connection older than the grant proves that the space is ours. A writer that slept meanwhile
+ * finds its connection ended, and must not use a new connection, which would overwrite a later writer's bytes. */
 static bool
 may_carry(const kvp_rdma_rail_t *rail, const kvp_xfer_t *xfer)
 {
@@ -184,7 +185,7 @@ may_carry(const kvp_rdma_rail_t *rail, const kvp_xfer_t *xfer)
     return rail->is_up && !(is_bound && rail->stood_ns >= xfer->granted_ns);
 }
 
-/* Returns the rail for small batches: the first rail without failures, else the first connected rail. */
+/* Of the rails that may carry the transfer, returns the first without failures, else the first: for small batches. */
 static const kvp_rdma_rail_t *
 home_rail(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
 {
@@ -200,7 +201,7 @@ home_rail(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
     return best;
 }
 
-/* Any connection that is made from now on would also be younger than the grant. */
+/* The answer true is final: a connection made later would be younger than the grant of the space too. */
 bool
 kvp_rdma_rails_are_young(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
 {
@@ -208,8 +209,8 @@ kvp_rdma_rails_are_young(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
            KVP_RULE(RDMA_OLD_WRITES);
 }
 
-/* Returns whether all works that the transfer must come after have completed on the other rails. On the transfer's
- * own rail a fence orders them. */
+/* Returns whether, on all other rails, the works have completed that the transfer must come after. On its own rail a
+ * fence orders it after them. */
 static bool
 is_over_elsewhere(const kvp_rdma_ep_t *ep, const kvp_rdma_rail_t *rail, const kvp_xfer_t *xfer)
 {
@@ -227,8 +228,7 @@ is_over_elsewhere(const kvp_rdma_ep_t *ep, const kvp_rdma_rail_t *rail, const kv
     return true;
 }
 
-/* Returns whether a WRITE must wait for READs under way, because its source may be the destination of an earlier
- * READ. */
+/* Returns whether a WRITE with AFTER_PRIOR must wait for READs under way: its source may be their destination. */
 static bool
 awaits_reads(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, uint64_t off)
 {
@@ -259,7 +259,7 @@ kvp_rdma_rails_pick(kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, uint64_t off)
     return best;
 }
 
-/* Keeps is_wide until no byte is under way, so that the rest of a batch does not crowd on one rail. */
+/* is_wide stays true until no byte is under way, so that the rest of a batch is not sent on one rail. */
 void
 kvp_rdma_rails_widen(kvp_rdma_ep_t *ep)
 {
@@ -267,7 +267,7 @@ kvp_rdma_rails_widen(kvp_rdma_ep_t *ep)
 }
 
 /* ---- connecting further rails, and giving up */
-/* Assigns the rail to another adapter of ours, which may reach the address. */
+/* Assigns a rail that could not connect to another adapter of ours, from which the address may be reachable. */
 static void
 try_another_of_ours(const kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
@@ -320,8 +320,8 @@ kvp_rdma_rails_open_again(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     return begin_rail(ep, rail);
 }
 
-/* Returns whether the missing rails should be connected. If the peer's keys have changed, no further rails are
- * connected, because this endpoint cannot use the new keys. */
+/* Returns whether all missing rails should be connected: no rail is connected, or several are in use. If the peer's
+ * keys have changed, no further rails are connected, because this endpoint cannot use the new keys. */
 static bool
 wants_all(const kvp_rdma_ep_t *ep)
 {
@@ -345,9 +345,9 @@ kvp_rdma_rails_are_connecting(const kvp_rdma_ep_t *ep)
     return false;
 }
 
-/* Returns the time when a rail with works and without progress counts as dead: one and a half times the adapter's own
- * time-out (which some adapters never report), plus the transfer time of the bytes under way at about 10 MB/s if the
- * adapter's time-out is a second. */
+/* Returns the time when a rail with works and without progress counts as dead: after 1.5 times the adapter's own
+ * time-out, which some adapters never report, plus a time for the bytes under way. This time is their transfer time at
+ * about 10 MB/s if the adapter's time-out is a second, and in proportion otherwise. */
 static uint64_t
 stalled_at_ns(const kvp_rdma_rail_t *rail)
 {
@@ -356,13 +356,13 @@ stalled_at_ns(const kvp_rdma_rail_t *rail)
     return rail->shown_ns + give_up_ns + give_up_ns / 2 + (rail->bytes * (give_up_ns / 10) >> 20);
 }
 
-/* Returns the time when the rail is given up if no progress is seen; UINT64_MAX = nothing is awaited. */
+/* Returns the time when a rail without progress is given up; UINT64_MAX = the rail waits for nothing. */
 static uint64_t
 patience_ns(const kvp_rdma_rail_t *rail)
 {
     if (rail->id == NULL) return UINT64_MAX;
-    /* The clock stands while no work is under way, and after a pause pending events are read first. So each step has
-     * its full time, and frequent short bursts do not restart the clock. */
+    /* shown_ns is set when an idle rail gets work, and after a pause pending events are read first. So each step of
+     * connecting and each batch has its full time. */
     if (!rail->is_up) return rail->shown_ns + CONNECT_NS;
     if (kvp_rdma_rail_is_idle(rail)) return UINT64_MAX;
     return stalled_at_ns(rail);
@@ -422,8 +422,8 @@ kvp_rdma_rails_next_ns(const kvp_rdma_ep_t *ep)
 
 /* ---- a rail's end */
 
-/* Orders works by their first posting. If a rail took only a part of a work before it failed, both parts are
- * adjacent. */
+/* Orders works by their first posting. If a rail took only a part of a work before it failed, both parts stay adjacent,
+ * in order. */
 static int
 by_first_posted(const void *a, const void *b)
 {
@@ -433,8 +433,8 @@ by_first_posted(const void *a, const void *b)
     return x->off < y->off ? -1 : x->off > y->off;
 }
 
-/* Takes the works of a failed rail into the list of works to post again, and sorts the list. A rail that already
- * reposted works of other rails has them after newer works of its own. Returns false if there is no memory. */
+/* Moves the works of a failed rail to ep->lost, to be posted again, and sorts this list: a rail that had reposted works
+ * of another rail has these older works after its own. Returns false if there is no memory. */
 static bool
 keep_lost(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
@@ -445,7 +445,7 @@ keep_lost(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     while (ep->lost_at < ep->lost_n)
         all[n++] = ep->lost[ep->lost_at++];
     while (kvp_rdma_rail_take_work(rail, UINT64_MAX, &work))
-        if (work.xfer != NULL) all[n++] = work; /* a work without a transfer only flushed writes, and is not repeated */
+        if (work.xfer != NULL) all[n++] = work; /* a work without a transfer only flushed writes: not posted again */
     qsort(all, n, sizeof *all, by_first_posted);
     free(ep->lost);
     ep->lost = all;
@@ -454,7 +454,7 @@ keep_lost(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     return true;
 }
 
-/* Returns whether a rail is connected or connecting, or may connect soon: a rail without two failures in a row. */
+/* Returns whether a rail is connected or connecting, or may connect soon because its path has failed once at most. */
 static bool
 has_hope(const kvp_rdma_ep_t *ep)
 {
@@ -463,7 +463,7 @@ has_hope(const kvp_rdma_ep_t *ep)
     return false;
 }
 
-/* Returns whether a write waits that no rail may carry. */
+/* Returns whether a write waits in todo that no rail may ever carry (kvp_rdma_rails_are_young). */
 static bool
 are_writes_stranded(const kvp_rdma_ep_t *ep)
 {
@@ -490,7 +490,7 @@ kvp_rdma_rails_failed(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
         return;
     }
     if (up_n(ep) == 0) connect_more(ep, kvp_now_ns());
-    /* No thread tends an idle endpoint, and it would refuse writes while no rail is connected. */
+    /* An idle endpoint with no connected rail is lost: no thread tends it, so it would refuse all writes. */
     if (!has_hope(ep) || (was_up && ep->bytes == 0 && up_n(ep) == 0)) kvp_rdma_ep_lose(ep, NULL, KVP_DISCONNECTED);
 }
 
@@ -500,7 +500,7 @@ kvp_rdma_rails_orphan(kvp_rdma_ep_t *ep)
     return ep->lost_at < ep->lost_n ? &ep->lost[ep->lost_at] : NULL;
 }
 
-/* A rail may post fewer bytes of a work than the failed rail did; then the rest of the work is posted next. */
+/* The rail may have posted only a part of the lost work; then the rest of the work is posted next. */
 void
 kvp_rdma_rails_take_orphan(kvp_rdma_ep_t *ep, const kvp_rdma_at_t *behind, uint32_t len)
 {
@@ -518,7 +518,7 @@ kvp_rdma_rails_connected(kvp_rdma_rail_t *rail)
 {
     uint32_t ours = dev_index(rail->tp, rail->id->dev);
 
-    /* the network now routes over another device of ours */
+    /* the host's route now leads over another adapter of ours than before */
     if (ours != rail->pair.ours) use_path(rail->tp, rail, ours);
     rail->is_up = true;
     rail->stood_ns = kvp_now_ns();

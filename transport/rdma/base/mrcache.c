@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - Pieces lie in one array, sorted by address. Pieces of different loans may overlap where the ends of the loans
- *   differ, but no piece crosses a line of the grid. max_end, the highest end so far, shows where a backward search
- *   may stop.
- * - A piece is in the array from its first loan to its last loan, whatever its state; a look-up finds only pieces
- *   with is_ready. The read-write lock, which transfers take for reading, guards only the array; the mutex guards
- *   states and counts.
- * - After a piece could not be registered the rest of its loan is not tried: it would be refused for the same reason,
- *   with one log line for each piece.
+ * - A piece is memory that is registered as a unit. All pieces are in one array, sorted by address. Pieces of different
+ *   loans may overlap where the loans' ends differ, but no piece crosses a border of the grid. max_end, the highest end
+ *   up to a piece, shows where a backward search may stop.
+ * - A piece is in the array from its first loan to its last loan, whatever its state; a look-up finds only pieces with
+ *   is_ready. The read-write lock, which transfers take for reading, guards only the array; the mutex guards states and
+ *   counts.
+ * - If a piece cannot be registered, the waiting pieces right after it are not tried: they would be refused for the
+ *   same reason, with one log line for each.
  * - Workers are threads that end when no piece is left to register, and before the cache is destroyed. */
 #include "transport/rdma/base/mrcache.h"
 
@@ -24,20 +24,20 @@
 #include <unistd.h>
 
 #define GRID_BYTES (64ull << 20)
-/* loans of at most this size are registered in the calling thread, in some milliseconds */
+/* loans up to this size are registered by the calling thread, in some milliseconds; larger loans by workers */
 #define AT_ONCE_BYTES (64ull << 20)
 #define WORKERS_MAX 4u
 
 typedef struct kvp_mrpiece {
     uintptr_t start;
     uintptr_t end;
-    uintptr_t max_end; /* the highest end among the pieces up to this piece in the array */
+    uintptr_t max_end; /* the highest end among this piece and all pieces before it in the array */
     kvp_devmem_t mem; /* the kind and device of the memory; HOST: host memory */
     _Atomic bool is_ready;
     bool is_busy; /* a thread is registering the piece */
     bool has_failed;
     uint32_t loans;
-    kvp_list_t link; /* link in `waiting`; empty = its registration has begun */
+    kvp_list_t link; /* link in `waiting`; empty = its registration has begun, ended or was given up */
     kvp_rdma_reg_t *regs[KVP_RDMA_DEVS_MAX];
 } piece_t;
 
@@ -47,11 +47,11 @@ struct kvp_mrcache {
     uint32_t holds; /* the number of users of the cache; guarded by caches_lock */
     kvp_rdma_dev_t *devs[KVP_RDMA_DEVS_MAX];
     size_t devs_n;
-    /* the size of a piece in the grid: a power of two, at most the size of one registration on every device */
+    /* the size of a piece in the grid: a power of two, at most the largest registration of every device */
     uint64_t grid_bytes;
 
     pthread_mutex_t lock; /* guards states and counts; taken before array_lock */
-    pthread_cond_t idle; /* signalled when a piece is no longer busy, or a worker has ended */
+    pthread_cond_t idle; /* signalled when a piece's registration has ended, or a worker has ended */
     kvp_list_t waiting; /* pieces to register; guarded by lock */
     uint32_t workers_n; /* the number of running workers; guarded by lock */
 
@@ -111,7 +111,7 @@ static void
 cache_destroy(kvp_mrcache_t *c)
 {
     pthread_mutex_lock(&c->lock);
-    while (c->workers_n > 0) /* the workers have no piece left to register, so they end soon */
+    while (c->workers_n > 0) /* no piece is left to register, so the workers end soon */
         pthread_cond_wait(&c->idle, &c->lock);
     pthread_mutex_unlock(&c->lock);
     c->verbs->devs_close();
@@ -161,14 +161,14 @@ kvp_mrcache_rele(kvp_mrcache_t *cache)
     pthread_mutex_unlock(&caches_lock);
 }
 
-/* ---- the array. Changes are made with the mutex held. */
+/* ---- the array of pieces. It is changed with the mutex `lock` held. */
 static bool
 is_behind(const piece_t *p, uintptr_t start, uintptr_t end)
 {
     return p->start != start ? p->start > start : p->end > end;
 }
 
-/* Returns the number of pieces that are sorted at or before the range [start, end). */
+/* Returns the number of pieces that sort at or before the range [start, end). */
 static size_t
 upper_bound(const kvp_mrcache_t *c, uintptr_t start, uintptr_t end)
 {
@@ -227,7 +227,7 @@ extract_piece(kvp_mrcache_t *c, const piece_t *p)
     pthread_rwlock_unlock(&c->array_lock);
 }
 
-/* Adds a loan to the piece of exactly these bytes, and creates the piece if needed. NULL: no memory. */
+/* Counts a loan on the piece of exactly these bytes, and creates the piece if needed. NULL: no memory. */
 static piece_t *
 borrow_piece(kvp_mrcache_t *c, uintptr_t start, uintptr_t end, const kvp_devmem_t *mem)
 {
@@ -265,7 +265,7 @@ drop_regs(const kvp_mrcache_t *c, piece_t *p)
     }
 }
 
-/* Registers the memory with every device. If a device refuses, all registrations are undone and false is returned. */
+/* Registers a piece with every device. False: a device refused it, and no registration is left. */
 static bool
 register_with_all(const kvp_mrcache_t *c, piece_t *p, void *addr, size_t len, int dmabuf_fd)
 {
@@ -280,8 +280,8 @@ register_with_all(const kvp_mrcache_t *c, piece_t *p, void *addr, size_t len, in
     return true;
 }
 
-/* Registers a piece of device memory as a dma-buf, which includes the bytes up to the page borders. Look-ups never
- * return these extra bytes. */
+/* Registers a piece of device memory as a dma-buf. It reaches to page borders, but look-ups never return the bytes
+ * outside of the piece. */
 static bool
 register_dmabuf(const kvp_mrcache_t *c, piece_t *p)
 {
@@ -319,7 +319,7 @@ fail_neighbours(kvp_mrcache_t *c, const piece_t *p)
     }
 }
 
-/* Registers the waiting pieces. Called and left with the mutex held. */
+/* Registers the waiting pieces. Called and left with the mutex held, which is released during a registration. */
 static void
 register_waiting(kvp_mrcache_t *c)
 {
@@ -419,8 +419,8 @@ borrow_all(kvp_mrcache_t *c, uintptr_t start, uintptr_t end, const kvp_devmem_t 
     return err;
 }
 
-/* Waits for the end of every registration of the loan. Returns whether all pieces are registered as memory of that
- * kind. */
+/* Waits until the registration of every piece of the loan has ended. Returns whether all are registered, as memory of
+ * the kind. */
 static bool
 wait_for_all(const kvp_loan_t *loan, kvp_mem_kind_t kind)
 {

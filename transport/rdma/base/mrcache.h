@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The registration cache: local memory registered (lent) with the RDMA devices of the process. Registration pins
- * memory and takes seconds, and sessions come and go. So a registration belongs to the process, not to a transport
- * instance, and ends with its last loan. Any thread.
+ * The registration cache: local memory registered (lent) with the RDMA devices of the process. Registration pins memory
+ * and takes seconds, and a process opens and closes sessions. So a registration belongs to the process, not to a
+ * transport instance, and ends with its last loan. Any thread.
  *
- * Memory is registered in pieces of a fixed grid of addresses, so overlapping loans share pieces. Large loans are
- * registered in parallel, in the background. A look-up does not find a piece that is not ready, that cannot be
- * registered (memlock), or that a returned device no longer accepts. Device memory is registered before lend returns,
- * whole or not at all: as dma-bufs, else by its address, as peer memory. */
+ * Memory is registered in pieces, cut at multiples of a fixed size (the grid), so overlapping loans share pieces. Large
+ * loans are registered in parallel, in the background. A look-up does not find a piece that is not ready, that could
+ * not be registered (RLIMIT_MEMLOCK), or that a returned device no longer accepts. Device memory is registered before
+ * lend returns, whole or not at all: as dma-bufs, else by its address, as peer memory. */
 #ifndef KVP_TRANSPORT_RDMA_BASE_MRCACHE_H
 #define KVP_TRANSPORT_RDMA_BASE_MRCACHE_H
 
@@ -39,8 +39,8 @@ void kvp_mrcache_begin(kvp_mrcache_t *cache, kvp_mrcursor_t *cursor);
 size_t kvp_mrcache_find(kvp_mrcursor_t *cursor, size_t dev, const void *addr, size_t len, uint32_t *lkey_out);
 void kvp_mrcache_end(kvp_mrcursor_t *cursor);
 
-/* kvp_mrcache_count returns the numbers of pieces that are registered, that wait or are being registered, and that
- * have failed. For tests. */
+/* kvp_mrcache_count returns the numbers of pieces that are registered, that wait for or are in registration, and that
+ * failed. For tests. */
 void kvp_mrcache_count(kvp_mrcache_t *cache, size_t *ready_out, size_t *waiting_out, size_t *failed_out);
 
 #endif

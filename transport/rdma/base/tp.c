@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What both sides of an rdma instance use: addresses, and registrations with all devices. */
+ * Functions for both sides of an rdma instance: addresses, and registrations with all devices. */
 #include "transport/rdma/base/tp.h"
 
 #include <netdb.h>

@@ -12,14 +12,14 @@
 #include <pthread.h>
 #include <sys/socket.h>
 
-/* the number of paths remembered; beyond it the oldest entry, with its failures, is replaced */
+/* the number of paths whose failures are remembered; one more replaces the oldest entry */
 #define KVP_RDMA_PATHS 256u
 
-/* The path of a rail: a pair of ports. The caller sets both ends; `slot` belongs to the table of paths. */
+/* The path of a rail: our port and the peer's port, set by the caller; `slot` belongs to the table of paths. */
 typedef struct {
-    uint32_t ours; /* the number of our device: one port with one GID */
+    uint32_t ours; /* the index of our device in the instance: one port with one GID */
     struct sockaddr_storage theirs; /* the address of the peer's port (a GID); its TCP port is ignored */
-    uint32_t slot; /* the slot in the table of paths of the last look-up */
+    uint32_t slot; /* the index of the path's entry at the last look-up */
 } kvp_rdma_path_t;
 
 typedef struct {
@@ -43,23 +43,23 @@ typedef struct {
 void kvp_rdma_paths_init(kvp_rdma_paths_t *paths);
 void kvp_rdma_paths_fini(kvp_rdma_paths_t *paths);
 
-/* kvp_rdma_paths_look returns the failures of a path; zero for a path that was never tried. kvp_rdma_paths_reset
- * clears the failures, after a connection has carried enough batches. kvp_rdma_paths_failed records that a connection
- * begun at since_ns failed or was never made, and returns the failures. The path is then not connected for a moment,
- * twice as long with each failure in a row, up to some seconds; dice is any random number, and spreads the retries of
- * rails that failed together. Connections that existed at the same time when a path failed count as one failure. */
+/* kvp_rdma_paths_look returns the failures of a path; zero for a path that was never tried. kvp_rdma_paths_reset clears
+ * them, after a connection has carried enough data. kvp_rdma_paths_failed counts that a connection begun at since_ns
+ * failed, and returns the failures; connections begun before the path's last failure do not count again. The path then
+ * rests (back-off), twice as long with each failure in a row, up to some seconds; dice is any random number, which
+ * spreads the retries of rails that failed together. */
 kvp_rdma_fails_t kvp_rdma_paths_look(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path);
 void kvp_rdma_paths_reset(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path);
 kvp_rdma_fails_t kvp_rdma_paths_failed(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path, uint64_t since_ns,
                                        uint64_t now_ns, uint64_t dice);
 
-#define KVP_RDMA_CACHED_PEERS 64u /* the number of peers in the cache; beyond it the oldest entry is replaced */
+#define KVP_RDMA_CACHED_PEERS 64u /* the number of peers in the cache; one more replaces the oldest entry */
 
 typedef struct {
     struct sockaddr_storage known; /* the peer's configured address; family 0 = the entry is empty */
     struct sockaddr_storage others[KVP_RDMA_RAILS_MAX];
     uint32_t others_n;
-    uint32_t turn; /* the address to try: 0 = the known address, else the number of an entry of `others`, from 1 */
+    uint32_t turn; /* the address to try next: 0 = `known`, n = others[n - 1] */
 } kvp_rdma_cached_peer_t;
 
 typedef struct {
@@ -84,11 +84,11 @@ void kvp_rdma_address_cache_failed(kvp_rdma_address_cache_t *addresses, const st
 
 typedef struct {
     kvp_rdma_id_t *id; /* the listening id; NULL = the device was removed */
-    kvp_rdma_dev_t *dev; /* NULL = the listener is at all devices */
+    kvp_rdma_dev_t *dev; /* the device at which the listener listens; NULL = all devices */
     struct sockaddr_storage at;
 } kvp_rdma_listener_t;
 
-/* The serving side of an instance. Created by the first listen; the zero value does not serve. */
+/* The serving side of an instance. It is initialized with the instance, and serves after listen. */
 typedef struct {
     pthread_mutex_t lock; /* guards all fields, and every use of the ids */
     kvp_rdma_cm_t *cm;
@@ -96,14 +96,14 @@ typedef struct {
     size_t listeners_n;
     uint16_t port;
     int wake_fd; /* the eventfd that makes serve return; -1 = none */
-    kvp_list_t peers; /* the incarnations that are attached, are connected or have write keys (peers.h) */
+    kvp_list_t peers; /* the peers (peers.h) that are attached or connected, or have write keys */
     kvp_list_t peers_of[KVP_RDMA_PEER_BUCKETS]; /* the peers of `peers`, in hash buckets by incarnation */
-    kvp_mix_t mix; /* the secret key of the hash of incarnations */
+    kvp_mix_t mix; /* the random key of the hash by which peers_of is ordered */
     kvp_list_t ended; /* the ended grants that must be deregistered */
     bool is_ending; /* a thread is deregistering ended grants */
     pthread_cond_t granted; /* signalled when a registration or deregistration of write keys has ended */
     uint32_t conns_n;
-    uint64_t tend_ns; /* the time of lane 0's next tend; used only by this lane */
+    uint64_t tend_ns; /* the time when lane 0 calls tend next; used only by this lane */
     kvp_idset_t fenced;
 } kvp_rdma_serving_t;
 
@@ -112,7 +112,7 @@ typedef struct {
     const kvp_verbs_ops_t *verbs;
     kvp_rdma_dev_t *devs[KVP_RDMA_RAILS_MAX];
     size_t devs_n; /* the number of open devices; 0 = not open */
-    /* a device is a software adapter that is not trusted: bytes that it reads are valid only with the right checksum */
+    /* a device is an untrusted software adapter, so bytes that a READ brings are valid only with the right checksum */
     bool needs_sums;
     kvp_mrcache_t *cache; /* the registration cache of local memory */
     uint64_t incarnation;
@@ -141,15 +141,15 @@ typedef struct {
 static inline kvp_rdma_tp_t *
 kvp_rdma_tp_of(const kvp_tp_t *tp)
 {
-    return (kvp_rdma_tp_t *)(uintptr_t)tp; /* the cast is valid because base comes first */
+    return (kvp_rdma_tp_t *)(uintptr_t)tp; /* the cast is valid because base is the first field */
 }
 
-/* kvp_rdma_epoch returns the epoch of keys that are given out now. The epoch changes whenever a device returns with
- * other keys. */
+/* kvp_rdma_epoch returns the epoch of the keys that are given out now. It changes whenever a device returns, because
+ * the device then has other keys. */
 uint64_t kvp_rdma_epoch(const kvp_rdma_tp_t *tp);
 
-/* kvp_rdma_regs_make registers memory with every device; on failure no registration is left. kvp_rdma_regs_drop
- * deregisters all that exist. */
+/* kvp_rdma_regs_make registers memory with every device; on failure no registration is left. kvp_rdma_regs_drop ends
+ * all registrations of the array. */
 kvp_err_t kvp_rdma_regs_make(const kvp_rdma_tp_t *tp, void *addr, size_t len, kvp_rdma_access_t access,
                              kvp_rdma_reg_t *regs_out[KVP_RDMA_RAILS_MAX]) KVP_MUST_USE;
 void kvp_rdma_regs_drop(const kvp_rdma_tp_t *tp, kvp_rdma_reg_t *regs[KVP_RDMA_RAILS_MAX]);

@@ -10,7 +10,7 @@
 #define HEAD_BYTES 8u /* the size of a message's head: magic, version, error */
 #define ANSWER_BYTES 32u /* the size of an answer without rails: head, nonce, epoch, rail, rails_n, port, MTU */
 #define V4_BYTES 4u /* the size of a rail's IPv4 address; each address follows a byte with its size */
-/* the second half of an IPv6 address whose first half equals the first half of the rail before */
+/* the size of the second half of an IPv6 address; the first half is then that of the previous rail's address */
 #define NEAR_BYTES 8u
 #define V6_BYTES 16u /* the size of a whole IPv6 address */
 /* the size of a token without keys: epoch, address, length, rails_n, is_writable, 2 zero bytes */
@@ -87,8 +87,8 @@ v6_of(const struct sockaddr_storage *addr)
     return &((const struct sockaddr_in6 *)(const void *)addr)->sin6_addr;
 }
 
-/* put_rail encodes the address of a rail and returns its size, 0 if it does not fit. `before` is the address of the
- * rail before, or NULL. */
+/* put_rail encodes a rail's address and returns the bytes written; 0 = no room. `before` is the previous rail's
+ * address, or NULL. */
 static size_t
 put_rail(uint8_t *dst, size_t cap, const struct sockaddr_storage *addr, const struct sockaddr_storage *before)
 {
@@ -105,7 +105,7 @@ put_rail(uint8_t *dst, size_t cap, const struct sockaddr_storage *addr, const st
     return 1 + n;
 }
 
-/* take_rail decodes the address of a rail and returns the bytes used; 0: malformed. */
+/* take_rail decodes a rail's address and returns the bytes used; 0 = malformed. */
 static size_t
 take_rail(const uint8_t *src, size_t len, uint16_t port, const struct sockaddr_storage *before,
           struct sockaddr_storage *addr_out)
@@ -165,9 +165,9 @@ kvp_rdma_answer_decode(const uint8_t *src, size_t len, kvp_rdma_answer_t *out)
 
     if (err != KVP_OK) return err;
     if (len > KVP_RDMA_ANSWER_MAX)
-        len = KVP_RDMA_ANSWER_MAX; /* a connection carries no more bytes, and no answer that we encode is longer */
+        len = KVP_RDMA_ANSWER_MAX; /* a connection carries no more bytes, and none of our answers is longer */
     if (len < ANSWER_BYTES || src[25] > KVP_RDMA_RAILS_MAX || take_uint(src + 6, 2) > 1000) return KVP_PROTO;
-    /* zeroes also the padding between the fields, because answers are compared with memcmp */
+    /* the padding between the fields is zeroed as well, because answers are compared with memcmp */
     memset(out, 0, sizeof *out);
     out->err = (kvp_err_t) - (int64_t)take_uint(src + 6, 2);
     out->nonce = take_uint(src + 8, 8);

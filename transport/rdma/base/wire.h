@@ -7,7 +7,7 @@
 #include "transport/rdma/verbs/dev.h"
 #include "transport/transport.h"
 
-/* the most adapters of one host that a peer learns of; fewer if their addresses do not fit in an answer */
+/* the most adapters of one host that its peers use; fewer if the addresses do not fit in an answer */
 #define KVP_RDMA_RAILS_MAX 16u
 #define KVP_RDMA_VERSION 1u
 #define KVP_RDMA_ASK_BYTES 44u
@@ -17,7 +17,7 @@ typedef struct {
     uint64_t nonce; /* a random number that the answer repeats, so that the answer to another attempt is detected */
     uint64_t incarnation;
     uint8_t pool_id[16];
-    uint32_t mtu_bytes; /* the largest packet of this connection; 0 = not stated */
+    uint32_t mtu_bytes; /* the MTU of the requester on this connection; 0 = not stated */
 } kvp_rdma_ask_t;
 
 /* The answer of the serving side: consent, or a refusal. err is OK, or VERSION, PROTO, FENCED, BUSY, DISCONNECTED,
@@ -28,8 +28,8 @@ typedef struct {
     uint64_t epoch; /* the epoch of the serving instance; only keys of the same epoch are valid */
     uint32_t rail; /* the number of the adapter on which this connection arrived; it selects the key in a token */
     uint32_t rails_n;
-    uint32_t mtu_bytes; /* the largest packet of the port on which the request arrived */
-    /* the addresses of the serving host's adapters, all with one TCP port */
+    uint32_t mtu_bytes; /* the MTU of the port on which the request arrived */
+    /* the addresses of the answering host's adapters, all with one TCP port */
     struct sockaddr_storage rails[KVP_RDMA_RAILS_MAX];
 } kvp_rdma_answer_t;
 

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A grant enters the list before its memory is registered, so that a fence finds the grant. A grant that has lost
- *   its peer by the end of the registration is given to no peer, and the registering thread deregisters it. The fence
- *   need not wait: no peer knows the key, and the incarnation has no connections, so no write can land by the key. A
- *   cut does not end a grant that is being registered either: keys outlive cuts (ADR 0013).
- * - Deregistering takes long as well, so a thread does it after the peer has been removed. Writes are stopped
- *   earlier, by the end of the peer's connections.
- * - The owner of the memory waits: a grant stays in the list of its memory until its registration or deregistration
- *   has ended. */
+ * - A grant (the write keys of one peer for one memory) enters the lists before its memory is registered, so that a
+ *   fence finds it. A grant that has lost its peer by the end of the registration is given to no peer, and the
+ *   registering thread deregisters it. The fence need not wait: no peer knows the key, and the incarnation has no
+ *   connections, so no write can land by the key. A cut does not end a grant that is being registered either: keys
+ *   outlive cuts (ADR 0013).
+ * - Deregistering takes long as well, so a thread does it after the peer was removed. The end of the peer's connections
+ *   stops its writes before.
+ * - Deregistering the memory (mr_dereg) waits: a grant stays in its memory's list until its registration or
+ *   deregistration has ended. */
 #include "transport/rdma/serve/peers.h"
 
 #include "common/thread.h"
@@ -16,11 +17,11 @@
 
 /* A grant: the registration of a piece of memory for the writes of one peer. */
 typedef struct {
-    kvp_list_t link; /* link in the peer's list, or in the list of ended grants */
+    kvp_list_t link; /* link in the peer's list of grants, or in serving.ended */
     kvp_list_t of_mr;
-    kvp_rdma_reg_t *regs[KVP_RDMA_RAILS_MAX]; /* used only by the working thread while is_busy */
-    kvp_rdma_peer_t *peer; /* the peer of the grant; NULL: the grant has ended */
-    bool is_busy; /* a thread is registering or deregistering the grant */
+    kvp_rdma_reg_t *regs[KVP_RDMA_RAILS_MAX]; /* while is_busy used only by the thread that registers or deregisters */
+    kvp_rdma_peer_t *peer; /* the peer that may write with the keys; NULL: the grant has ended */
+    bool is_busy; /* a thread is registering or deregistering the memory for this grant */
 } grant_t;
 
 /* ---- peers */
@@ -72,7 +73,7 @@ kvp_rdma_peer_drop_if_empty(kvp_rdma_peer_t *p)
     free(p);
 }
 
-/* ---- keys for writing. The lock is held, except in calls to other files. */
+/* ---- grants: keys for writing. serving.lock is held, except during a registration or deregistration. */
 static void
 grant_free(grant_t *g)
 {
@@ -81,9 +82,8 @@ grant_free(grant_t *g)
     free(g);
 }
 
-/* Deregisters the memory of an ended grant and frees the grant. The caller holds the lock; the function releases the
- * lock during the deregistration, and holds the lock again when it returns. The owner of the memory waits for the
- * end. */
+/* Deregisters the memory of an ended grant and frees the grant. The caller holds serving.lock, which is released during
+ * the deregistration. kvp_rdma_grants_drop waits for its end. */
 static void
 grant_deregister(kvp_rdma_tp_t *tp, grant_t *g)
 {
@@ -153,7 +153,7 @@ grant_find(const kvp_rdma_mr_t *mr, uint64_t incarnation)
     return NULL;
 }
 
-/* Creates a grant and adds it to the lists. OK: the caller must register it. */
+/* Creates a grant and adds it to its lists. OK: the caller must call grant_register. */
 static kvp_err_t
 grant_begin(kvp_rdma_tp_t *tp, kvp_rdma_mr_t *mr, uint64_t incarnation, grant_t **grant_out)
 {
@@ -175,8 +175,8 @@ grant_begin(kvp_rdma_tp_t *tp, kvp_rdma_mr_t *mr, uint64_t incarnation, grant_t 
     return KVP_OK;
 }
 
-/* Registers the region's memory for the peer of the grant. The caller holds the lock; the function releases the lock
- * during the registration, and holds it again when it returns. A failure frees the grant. */
+/* Registers the memory for writes of the grant's peer. The caller holds serving.lock, which is released during the
+ * registration. A failure frees the grant; FENCED: the peer was fenced or left meanwhile. */
 static kvp_err_t
 grant_register(kvp_rdma_tp_t *tp, kvp_rdma_mr_t *mr, grant_t *g)
 {

@@ -2,10 +2,11 @@
  * The serving side of rdma: admits peers and shuts them out. No data bytes pass through this code.
  *
  * Design notes.
- * - A peer is an incarnation. A fence, or the peer's leave, ends its connections and its write keys together, under the
- *   lock. So a connection request that is being admitted meanwhile either sees the fence or is found by it. The serving
- *   side sends nothing to a peer, so a vanished host causes no event here; the sockets of its attachments show its end.
- * - Events of one connection are also read under the lock, so that no thread holds an id that another thread closes. */
+ * - A peer is an incarnation. A fence, or peer_left, ends its connections and its write keys together, under
+ *   serving.lock. So a connection request at the same time either is refused by the fence, or its connection is ended
+ *   by it. The serving side sends nothing to a peer, so a dead host causes no event here; the sockets of its
+ *   attachments to the node show its end.
+ * - Events of connections are also read under the lock, so that no thread uses an id that another thread closes. */
 #include "transport/rdma/serve/serve.h"
 
 #include "transport/rdma/serve/peers.h"
@@ -23,7 +24,7 @@
 #include <unistd.h>
 
 #define EVENTS_A_TURN 64u
-#define TEND_MS 1000 /* the time between two looks at the devices */
+#define TEND_MS 1000 /* the time between two calls of tend, which looks for removed and returned devices */
 
 typedef struct {
     kvp_list_t link; /* link in the peer's list of connections, peer->conns */
@@ -57,8 +58,8 @@ peer_end(kvp_rdma_tp_t *tp, kvp_rdma_peer_t *p)
 }
 
 /* ---- admission */
-/* Returns whether the peer may connect. A peer that is not attached is refused if attachment is needed: it would
- * never be dropped, because no leave follows. */
+/* Returns whether the peer is attached, or need not be. Other peers are refused, because no peer_left would ever remove
+ * their state. */
 static bool
 is_attached(kvp_rdma_tp_t *tp, uint64_t incarnation)
 {
@@ -85,7 +86,7 @@ judge_ask(kvp_rdma_tp_t *tp, const kvp_rdma_event_t *ev, kvp_rdma_ask_t *ask_out
     return tp->serving.conns_n >= tp->max_conns ? KVP_BUSY : KVP_OK;
 }
 
-/* Returns the number of the rail on which the connection arrived; devs_n if its device is not announced to peers. */
+/* Returns the index of the device on which the connection arrived; devs_n = peers do not know this device. */
 static uint32_t
 rail_of(const kvp_rdma_tp_t *tp, const kvp_rdma_id_t *id)
 {
@@ -96,7 +97,7 @@ rail_of(const kvp_rdma_tp_t *tp, const kvp_rdma_id_t *id)
     return rail;
 }
 
-/* Returns the address at which we listen on one of our rails. */
+/* Returns the address at which the instance listens on its device i. */
 static struct sockaddr_storage
 rail_addr(const kvp_rdma_tp_t *tp, size_t i)
 {
@@ -228,7 +229,7 @@ is_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
                   &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
 }
 
-/* Opens a listener. A listener at all devices (dev NULL) is not bound to one device, and needs no reopening. */
+/* Opens a listener. A listener at all devices gets dev NULL: it survives the removal of a device. */
 static kvp_err_t
 listener_open(kvp_rdma_tp_t *tp, kvp_rdma_listener_t *l)
 {
@@ -239,7 +240,7 @@ listener_open(kvp_rdma_tp_t *tp, kvp_rdma_listener_t *l)
     return err;
 }
 
-/* Listens at the addresses of the other devices as well, because peers connect to all of them. */
+/* Listens at the addresses of the other devices as well, because peers connect to every device. */
 static void
 listen_at_others(kvp_rdma_tp_t *tp, const struct sockaddr_storage *first)
 {
@@ -333,7 +334,7 @@ kvp_rdma_serve(kvp_tp_t *base, uint32_t lane, int timeout_ms)
     if (lane == 0) p[1].fd = s->cm->fd;
     if (lane == 0 && (timeout_ms < 0 || timeout_ms > TEND_MS)) timeout_ms = TEND_MS;
     if (poll(p, 2, timeout_ms) < 0 && errno != EINTR) return KVP_SYS;
-    if (lane != 0) return KVP_OK; /* events are few, so only lane 0 handles them */
+    if (lane != 0) return KVP_OK; /* connection events are rare, so only lane 0 handles them */
     pthread_mutex_lock(&s->lock);
     for (uint32_t i = 0; i < EVENTS_A_TURN && err == KVP_OK; i++) {
         err = tp->verbs->cm_next(s->cm, &ev);
@@ -347,7 +348,7 @@ kvp_rdma_serve(kvp_tp_t *base, uint32_t lane, int timeout_ms)
     return err == KVP_EAGAIN ? KVP_OK : err;
 }
 
-/* Makes every serve return. The descriptor stays readable, because a woken lane does not serve again. */
+/* Makes every serve return. The eventfd is never read, so it stays readable: a woken instance does not serve again. */
 void
 kvp_rdma_wake(kvp_tp_t *base)
 {
@@ -388,7 +389,7 @@ kvp_rdma_peer_cut(kvp_tp_t *base, uint64_t incarnation)
     pthread_mutex_unlock(&tp->serving.lock);
 }
 
-/* Marks the peer as attached. Without memory for the peer its connections are refused as if it were not attached. */
+/* Marks the peer as attached. If memory is short its connections are refused, as if it were not attached. */
 void
 kvp_rdma_peer_came(kvp_tp_t *base, uint64_t incarnation)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The interface between the rdma transport and a verbs stack. The implementations are libibverbs with librdmacm
- * (ibv.c, the only file with their types), and the model NIC of the tests, whose memory operations land late, torn
- * and out of order wherever verbs allow it.
+ * The interface between the rdma transport and a verbs stack. The implementations are libibverbs with librdmacm (ibv.c,
+ * the only file with their types), and the model NIC of the tests, whose writes take effect late, torn and out of order
+ * wherever verbs allow it.
  *
- * Objects: a device is one active port of one adapter with its protection domain; memory is registered with a device.
- * A channel (cm) brings connection events to one thread. An id on a channel is a listener, or one side of a
- * connection with its queue pair and, if it sends, a completion queue of its own. A channel and its ids belong to one
- * thread at a time. Only id_close may be called by any thread while no other thread uses the id. Any thread may use
- * devices and registrations. */
+ * Objects: a device is one active port of one adapter with its protection domain; memory is registered with a device. A
+ * channel (cm) gives connection events to one thread. An id on a channel is a listener, or one side of a connection
+ * with its queue pair and, if it sends, a completion queue of its own. A channel and its ids belong to one thread at a
+ * time. Only id_close may be called by any thread while no other thread uses the id. Any thread may use devices and
+ * registrations. */
 #ifndef KVP_TRANSPORT_RDMA_VERBS_DEV_H
 #define KVP_TRANSPORT_RDMA_VERBS_DEV_H
 
@@ -22,10 +22,10 @@
 #define KVP_RDMA_NAME_MAX 64u
 #define KVP_RDMA_PCI_MAX 128u
 #define KVP_RDMA_NETDEV_MAX 16u
-#define KVP_RDMA_SGE_MAX 16u /* the most pieces of local memory in one work request, if the device takes as many */
-#define KVP_RDMA_ASK_MAX 56u /* the most bytes that kvpool may send with a connection request */
-#define KVP_RDMA_ANSWER_MAX 196u /* the most bytes that kvpool may send with a consent */
-#define KVP_RDMA_REFUSAL_MAX 148u /* the most bytes that kvpool may send with a refusal */
+#define KVP_RDMA_SGE_MAX 16u /* the most pieces of local memory in one work request; a device may allow fewer */
+#define KVP_RDMA_ASK_MAX 56u /* the most bytes that a connection request can carry for kvpool */
+#define KVP_RDMA_ANSWER_MAX 196u /* the most bytes that the acceptance of a connection can carry for kvpool */
+#define KVP_RDMA_REFUSAL_MAX 148u /* the most bytes that the refusal of a connection can carry for kvpool */
 
 /* Properties of a device; constant while the device is open. */
 typedef struct {
@@ -38,8 +38,8 @@ typedef struct {
     struct sockaddr_storage addr;
     char netdev[KVP_RDMA_NETDEV_MAX]; /* the network interface that has the address; "" = unknown */
     uint32_t mtu_bytes; /* the port's MTU: the largest payload of a packet */
-    bool is_soft; /* a software adapter of the kernel (soft RoCE): a completed READ may have wrong bytes */
-    bool is_infiniband; /* an InfiniBand port: the subnet manager gives each path an MTU that both ends take */
+    bool is_soft; /* a software adapter (soft RoCE): a READ may complete with wrong bytes */
+    bool is_infiniband; /* an InfiniBand port: there the subnet manager gives each path an MTU that fits both ends */
     uint32_t max_sge;
     uint32_t max_wr; /* the most work requests that may be outstanding on a queue pair */
     uint32_t max_reads; /* the most RDMA READs that a requester may have outstanding */
@@ -70,9 +70,9 @@ kvp_rdma_set_port(struct sockaddr_storage *addr, in_port_t port)
 typedef struct {
     kvp_rdma_info_t info;
     /* The device was removed from the machine: nothing can be created on it. The kernel completes the removal only
-     * after the users closed all ids on the device, which they do after an event or after reading this flag. */
+     * after all ids on the device were closed. Their users close them after an event, or after reading this flag. */
     _Atomic bool is_gone;
-    _Atomic uint32_t life; /* how often the device has returned; each return changes the keys */
+    _Atomic uint32_t life; /* how often the device has returned; the keys change with each return */
 } kvp_rdma_dev_t;
 
 /* A registration. Its keys change when the device returns, and are invalid while the device is removed. */
@@ -80,7 +80,7 @@ typedef struct {
     kvp_rdma_dev_t *dev;
     _Atomic uint32_t lkey;
     _Atomic uint32_t rkey;
-    _Atomic bool is_lost; /* LOCAL: the returned device refused this memory, so the registration has no key for good */
+    _Atomic bool is_lost; /* a returned device refused this LOCAL memory, so the registration gets no key again */
 } kvp_rdma_reg_t;
 
 typedef struct {
@@ -89,13 +89,13 @@ typedef struct {
 
 typedef struct {
     kvp_rdma_cm_t *cm;
-    kvp_rdma_dev_t *dev; /* the id's device; NULL before RESOLVED, and for a listener at all devices */
+    kvp_rdma_dev_t *dev; /* the id's device; NULL before RESOLVED, and for a listener at all addresses */
     void *arg; /* a pointer for the user; NULL at first */
-    /* connect: the largest packet in bytes, which the user may set until RESOLVED; 0 = the MTU of the port */
+    /* connect: the MTU that the user may set before RESOLVED; 0 = the MTU of the port */
     uint32_t mtu_bytes;
-    int cq_fd; /* readable after arm once there is a completion; -1 = the id has no completion queue */
-    uint32_t inline_max; /* the most bytes that may be sent inline; valid once there is a queue pair */
-    /* the time after which a silent peer causes a failed completion; valid once there is a queue pair */
+    int cq_fd; /* readable after `arm` once a completion has come; -1 = the id has no completion queue */
+    uint32_t inline_max; /* the most bytes of an inline WRITE; valid after qp_make */
+    /* the time after which a work request to a silent peer fails; valid after qp_make */
     uint64_t give_up_ns;
 } kvp_rdma_id_t;
 
@@ -108,14 +108,14 @@ typedef enum {
 } kvp_rdma_access_t;
 
 typedef enum {
-    KVP_RDMA_ON_ITS_WAY, /* connect: progress that needs no action; not every stack reports it */
-    KVP_RDMA_RESOLVED, /* connect: the id has its device; now call qp_make, then ask */
+    KVP_RDMA_ON_ITS_WAY, /* connecting goes on, and needs no action; not every stack reports it */
+    KVP_RDMA_RESOLVED, /* connecting: the id has its device; now call qp_make, then ask */
     KVP_RDMA_REQUEST, /* listener: `id` is a new connection with its device, and `data` is the peer's request */
     KVP_RDMA_ESTABLISHED, /* the connection is made; on the asking side `data` is the peer's answer */
     KVP_RDMA_REFUSED, /* the peer refused; `data` is its message if the peer is a kvpool program */
     KVP_RDMA_UNREACHABLE, /* there is no route, or no answer */
-    /* The connection has ended, or its device was removed. At most one event for each id, and no event follows. A
-     * dead machine or a broken path sends no event. */
+    /* The connection has ended, or its device was removed: the last event of an id, at most once. A dead machine or a
+     * broken path causes no event. */
     KVP_RDMA_GONE,
 } kvp_rdma_event_kind_t;
 
@@ -131,7 +131,7 @@ typedef struct {
 typedef struct {
     uint32_t sends;
     uint32_t sge;
-    uint32_t inline_bytes; /* at most this many bytes inline; the device may give fewer */
+    uint32_t inline_bytes; /* the wanted limit of an inline WRITE in bytes; the device may give less */
 } kvp_rdma_caps_t;
 
 typedef struct {
@@ -141,7 +141,7 @@ typedef struct {
 } kvp_rdma_sge_t;
 
 #define KVP_RDMA_WR_READ 0x01u /* a READ; without the flag a WRITE */
-#define KVP_RDMA_WR_FENCE 0x02u /* the request begins after all earlier READs of this queue pair have ended */
+#define KVP_RDMA_WR_FENCE 0x02u /* the request begins after all earlier READs of this queue pair have completed */
 #define KVP_RDMA_WR_SIGNALED 0x04u
 #define KVP_RDMA_WR_INLINE 0x08u /* WRITE: the bytes are copied during the call to post; no lkey is needed */
 
@@ -161,12 +161,12 @@ typedef enum {
     KVP_RDMA_WC_FLUSHED, /* an earlier request failed, or the queue pair had ended */
     KVP_RDMA_WC_NO_ACCESS, /* the peer's key or range is not valid, or no longer valid */
     KVP_RDMA_WC_NO_ANSWER, /* the peer did not answer, and the retries are used up */
-    /* the local memory is no longer the registered memory, for example because a device freed it */
+    /* the local memory is not the registered memory any more, for example because the program freed device memory */
     KVP_RDMA_WC_NO_MEMORY,
     KVP_RDMA_WC_FAILED, /* any other failure: see `code` */
 } kvp_rdma_wc_status_t;
 
-/* A completion: of a signaled request that succeeded, or of any request that failed. Every request posted earlier on
+/* A completion of a signaled request that succeeded, or of any request that failed. Every request posted before it on
  * the same queue pair has ended too. */
 typedef struct {
     uint64_t id;
@@ -177,33 +177,32 @@ typedef struct {
 typedef struct kvp_verbs_ops {
     const char *name;
 
-    /* devs_open opens all selected devices with an active port, best first, until devs_close. Calls nest, and the
-     * selection of the first call counts (NULL = all devices). NOTSUP: there is no verbs stack or no device, or a
+    /* devs_open opens all selected devices (NULL = all) with an active port, in the stack's order, until devs_close.
+     * Calls nest, and the selection of the first call counts. NOTSUP: there is no verbs stack or no device, or a
      * selected device cannot be used. why_out: text that lives until devices are opened again. */
     kvp_err_t (*devs_open)(const kvp_rdma_select_t *selected, kvp_rdma_dev_t **devs_out, size_t cap, size_t *n_out,
                            const char **why_out);
     void (*devs_close)(void);
     /* devs_look updates is_gone and life of the open devices. A device that returns with other properties stays
-     * removed. Any thread, at any rate; does not wait for devices; legal without an open device. */
+     * removed. Any thread, as often as wanted; does not wait for devices; does nothing without an open device. */
     void (*devs_look)(void);
 
     /* reg registers memory. On a removed device the registration takes effect when the device returns. NOMEM: also if
      * the memlock limit is too small. INVALID: empty, or larger than max_reg_bytes. dmabuf_fd -1: host memory; else
      * device memory at addr, which is the first byte of the dma-buf (NOTSUP: the stack cannot). dereg ends the
-     * registration: afterwards no access by it reaches the memory, acknowledged writes are in the memory, and its
-     * keys are not reused soon. */
+     * registration: afterwards no access with its keys reaches the memory, acknowledged writes are in the memory, and
+     * the keys are not reused soon. */
     kvp_err_t (*reg)(kvp_rdma_dev_t *dev, void *addr, size_t len, kvp_rdma_access_t access, int dmabuf_fd,
                      kvp_rdma_reg_t **reg_out);
     void (*dereg)(kvp_rdma_reg_t *reg);
 
     kvp_err_t (*cm_open)(kvp_rdma_cm_t **cm_out);
-    void (*cm_close)(kvp_rdma_cm_t *cm); /* needs that all ids of the channel are closed */
-    /* cm_next returns the next event. EAGAIN: no event. SYS: the channel is broken. The caller closes the id of a
-     * REQUEST. */
+    void (*cm_close)(kvp_rdma_cm_t *cm); /* all ids of the channel must be closed before */
+    /* cm_next returns the next event. EAGAIN: no event. SYS: the channel is broken. The caller owns a REQUEST's id. */
     kvp_err_t (*cm_next)(kvp_rdma_cm_t *cm, kvp_rdma_event_t *event_out);
 
-    /* listen listens at every device (an address of all zeros), or at the device with the address. port 0 = any port;
-     * the port is returned in port_out. SYS: the port is in use, or no device has the address. */
+    /* listen listens at every device (an address of all zeros), or at the device with the address. port 0 = any; the
+     * port is returned in port_out. BUSY: the port is in use. SYS: no device has the address. */
     kvp_err_t (*listen)(kvp_rdma_cm_t *cm, const struct sockaddr_storage *at, kvp_rdma_id_t **id_out,
                         uint16_t *port_out);
     /* connect begins to connect. from is NULL, or the address of the device to use. After the event RESOLVED the
@@ -219,9 +218,8 @@ typedef struct kvp_verbs_ops {
     void (*id_close)(kvp_rdma_id_t *id);
 
     /* post posts n requests in order with one ring of the doorbell, after ESTABLISHED was read; *n_out were accepted.
-     * If not all: EAGAIN (the queue is full: the place of a request is free once a completion of this or a later
-     * request was polled), INVALID (ill-formed), DISCONNECTED. A failed queue pair accepts requests and flushes
-     * them. */
+     * If not all, an error, for example because the queue is full: the place of a request becomes free when a
+     * completion of this or a later request is polled. A failed queue pair accepts requests and flushes them. */
     kvp_err_t (*post)(kvp_rdma_id_t *id, const kvp_rdma_wr_t *wrs, size_t n, size_t *n_out);
     size_t (*poll)(kvp_rdma_id_t *id, kvp_rdma_wc_t *wcs, size_t cap);
     /* arm makes cq_fd readable at the next completion, and clears its earlier state. The caller must poll once more

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - Ending the id of a connection sends the peer a message. With the port down the message is lost, and the peer
- *   keeps its queue pair for ever. Soft RoCE is worse: a message without a route puts the port's management queue
- *   pair into an error state, in which it neither sends nor receives, so no connection by the device is possible
- *   until the device is added again (tests/rdma_vm/README.md).
- * - So an id whose port is down is parked on a channel of its own, without its queue pair, and ended by a later
- *   connection event when the port is active. When the process exits, the kernel ends the parked ids. */
+ * - Destroying the id of a connection sends the peer a message. With the port down the message is lost, and the peer
+ *   keeps its queue pair for ever. Soft RoCE is worse: a message without a route puts the port's management queue pair
+ *   into an error state, in which it neither sends nor receives, so no connection by the device is possible until the
+ *   device is added again (tests/rdma_vm/README.md).
+ * - So an id whose port is down is parked on a channel of its own, without its queue pair. A later call of
+ *   kvp_rdma_left_end destroys it when the port is up; at the exit of the process the kernel does. */
 #include "transport/rdma/verbs/ibv.h"
 
 #include "common/list.h"
@@ -28,14 +28,14 @@ typedef struct {
 
 static struct {
     pthread_mutex_t lock;
-    struct rdma_event_channel *channel; /* holds the parked ids; lock guards this field and ids */
+    struct rdma_event_channel *channel; /* the channel of the parked ids; lock guards this field and ids */
     kvp_list_t ids;
     _Atomic uint32_t n;
     _Atomic bool is_ending; /* a thread is ending parked ids */
 } left = {.lock = PTHREAD_MUTEX_INITIALIZER, .ids = {&left.ids, &left.ids}};
 
-/* Returns whether the network interface is up. The interface goes down before its routes are removed, and its port
- * after the routes. */
+/* Returns whether the network interface is up. It goes down before its routes are removed, while the port goes down
+ * after. */
 static bool
 is_netdev_up(const char *name)
 {
@@ -90,7 +90,7 @@ kvp_rdma_disconnect_later(const kvp_rdma_libs_t *libs, struct rdma_cm_id *id, co
     return is_taken;
 }
 
-/* Ends the parked ids whose port is up, in a thread of its own, because ending an id may wait for the kernel. */
+/* Destroys the parked ids whose port is up, in a thread, because destroying an id may wait for the kernel. */
 static void *
 end_left(void *arg)
 {

@@ -2,7 +2,8 @@
  * The verbs stack of this machine (kvp_verbs_ops) over librdmacm and libibverbs: connections, and transfers on them.
  *
  * Design notes.
- * - We set the time until an unacknowledged packet is sent again: with the default a dead peer is detected after 15 s.
+ * - ACK_TIMEOUT sets after which time an unacknowledged packet is sent again. The default would detect a dead peer
+ *   after 15 s.
  * - A closed connection sends its peer a disconnect message, and does not wait for an answer. */
 #include "transport/rdma/verbs/ibv.h"
 
@@ -23,15 +24,15 @@
 #define PATH_HOPS 64
 #define PATH_PKEY 0xFFFF /* the only partition key of Ethernet */
 #define PATH_REVERSIBLE 0x80
-#define PATH_EXACTLY (2 << 6) /* a selector in path records that demands the exact value */
-#define PATH_LIFETIME 18 /* 4.096 us << 18: the connection manager's own value for Ethernet */
+#define PATH_EXACTLY (2 << 6) /* the selector in a path record that demands exactly the given value */
+#define PATH_LIFETIME 18 /* of packets: 4.096 us << 18, the connection manager's own value for Ethernet */
 #define BACKLOG 128
-/* 4.096 us << 15 = 134 ms for each try; with seven retries a peer is given up after about 1 s */
+/* 4.096 us << 15 = 134 ms for each try; after seven retries, about 1 s, a silent peer is given up */
 #define ACK_TIMEOUT 15
 #define RETRIES 7
 #define GIVE_UP_NS ((RETRIES + 1) * (4096ull << ACK_TIMEOUT))
 #define POLL_MAX 32
-#define OWN_MAX 512u /* the size of a text with the addresses of our devices */
+#define OWN_MAX 512u /* the size of the text with the addresses of our devices in a log line */
 #define REJECT_BY_PROGRAM 28 /* the reject reason IB_CM_REJ_CONSUMER_DEFINED: the peer's program refused */
 
 typedef struct {
@@ -44,8 +45,8 @@ typedef struct {
     struct rdma_cm_id *id;
     struct ibv_comp_channel *comp;
     struct ibv_cq *cq;
-    unsigned events; /* the number of events of comp that are not yet acknowledged */
-    /* work requests that are posted together with one doorbell, as many as the queue takes */
+    unsigned events; /* events read from comp that are not acknowledged yet (ibv_ack_cq_events) */
+    /* the work requests of one post, in the library's form; as many as the queue takes */
     struct ibv_send_wr *chain;
     uint32_t chain_n;
 } ibv_id_t;
@@ -90,7 +91,7 @@ cm_open(kvp_rdma_cm_t **cm_out)
         free(cm);
         return KVP_SYS;
     }
-    kvp_forkguard_add(cm->channel->fd); /* a forked child would keep the listening port */
+    kvp_forkguard_add(cm->channel->fd); /* forked children close it: they would keep the listening port in use */
     cm->base.fd = cm->channel->fd;
     *cm_out = &cm->base;
     return KVP_OK;
@@ -153,8 +154,8 @@ id_close(kvp_rdma_id_t *base)
     free(id);
 }
 
-/* Wraps the new id that a connection request brings. Returns true if the id is now ours, false if its device is not
- * used. */
+/* Wraps the id of a new connection request. False: its device is not one of ours, or there is no memory; the caller
+ * refuses. */
 static bool
 take_request(kvp_rdma_cm_t *cm, struct rdma_cm_id *raw, kvp_rdma_event_t *out)
 {
@@ -171,8 +172,8 @@ take_request(kvp_rdma_cm_t *cm, struct rdma_cm_id *raw, kvp_rdma_event_t *out)
     return true;
 }
 
-/* Finds the route to the peer. The path record of the connection manager has the MTU of the port; to use a smaller
- * MTU on both queue pairs, this function sets a path record of its own. */
+/* Finds the route to the peer. The connection manager's path record has the MTU of the port. For a smaller MTU on both
+ * queue pairs this function sets a path record of its own. */
 static int
 find_route(const ibv_id_t *id)
 {
@@ -190,13 +191,13 @@ find_route(const ibv_id_t *id)
         .flowlabel_hoplimit = htonl(PATH_HOPS),
         .reversible_numpath = PATH_REVERSIBLE | 1,
         .mtu = (uint8_t)(PATH_EXACTLY | mtu),
-        .rate = PATH_EXACTLY, /* with this selector alone the rate is the rate of the port */
+        .rate = PATH_EXACTLY, /* rate 0 with this selector stands for the port's rate */
         .packetlifetime = PATH_EXACTLY | PATH_LIFETIME,
     };
     return (kvp_ibv_libs()->rdma_set_option)(id->id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &way, sizeof way);
 }
 
-/* Translates an event of librdmacm. Returns false if the event means nothing to the user. */
+/* Translates an event of librdmacm. Returns false if the user of the channel need not see it. */
 static bool
 translate_event(kvp_rdma_cm_t *cm, const struct rdma_cm_event *ev, kvp_rdma_event_t *out)
 {
@@ -280,7 +281,7 @@ addr_text(const struct sockaddr_storage *addr, char text[INET6_ADDRSTRLEN])
     return inet_ntop(addr->ss_family, raw, text, INET6_ADDRSTRLEN) == NULL ? "?" : text;
 }
 
-/* Logs why listening failed, with the addresses of the open devices, where listening is possible. */
+/* Logs why listening failed, and the addresses of the open devices at which it is possible. */
 static void
 say_no_listen(const struct sockaddr_storage *at, bool is_taken)
 {
@@ -304,9 +305,9 @@ say_no_listen(const struct sockaddr_storage *at, bool is_taken)
                  addr_text(at, asked), text);
 }
 
-/* Returns whether the listener is bound to a device in use. A device that we do not use has no protection domain of
- * ours, so its connections could not be served. A listener at the loopback address has no device either: the kernel
- * accepts the listener for all devices, and connects no peer to it. */
+/* Returns whether the listener is bound to one of our open devices, or to all of them (an address of zeros). Another
+ * device has no protection domain of ours, so its connections could not be served. A listener at the loopback address
+ * is bound to no device, and no peer could connect to it. */
 static bool
 is_bound_well(ibv_id_t *id, const struct sockaddr_storage *at)
 {
@@ -338,9 +339,9 @@ listen_at(kvp_rdma_cm_t *cm, const struct sockaddr_storage *at, kvp_rdma_id_t **
     return KVP_OK;
 }
 
-/* Returns the address of the selected device that is likeliest in the same network as the peer; NULL without a
- * selection. Without this source address, routes may lead through a device that the user did not select, or through
- * another address of a selected device than its GID's. */
+/* Returns the source address for a connection: that of the selected device likeliest in the peer's network; NULL
+ * without a selection. Without a source address, routes may lead through a device that the user did not select, or
+ * through an address of a selected device that is not the selected GID's. */
 static const struct sockaddr_storage *
 wished_source(const struct sockaddr_storage *to)
 {

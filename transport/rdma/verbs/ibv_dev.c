@@ -2,13 +2,14 @@
  * The RDMA devices of this machine, by libibverbs. Any thread.
  *
  * Design notes.
- * - The connection manager makes queue pairs, so devices are the contexts that it opened.
- * - A removed device keeps its place. Once no id uses it, a thread deregisters its memory and closes its context,
- *   because some kernels would wait with the removal for ever. When a device of the same name, address and limits is
- *   there again, a thread registers the memory again. With much memory either takes seconds, so the lock is not held
- *   meanwhile: the threads that close connections, and through them a node's heartbeats, wait for the lock.
- * - librdmacm opens and closes contexts whenever the list of devices is requested. So the list is requested only
- *   while no thread uses a device that left the list. */
+ * - librdmacm makes the queue pairs, so the devices here are the contexts that librdmacm opened.
+ * - A removed device keeps its place in devs. Once no id uses it, a thread deregisters its memory and closes its
+ *   context, because some kernels would otherwise wait with the removal for ever. When a device of the same name,
+ *   address and limits returns, a thread registers the memory again. With much memory either takes seconds, so
+ *   host.lock is not held meanwhile: threads that close connections, and through them a node's heartbeats, wait for
+ *   this lock.
+ * - librdmacm opens and closes contexts whenever the list of devices is requested. So the list is requested only while
+ *   no thread uses a device that left the list. */
 #include "transport/rdma/verbs/ibv.h"
 
 #include "common/clock.h"
@@ -23,11 +24,11 @@
 
 #define WHY_MAX 512u
 #define LOOK_NS KVP_NS_PER_S /* the time between two looks at the devices */
-#define LOOK_AGAIN_NS (10 * KVP_NS_PER_S) /* the time until the next look after a returned device could not be used */
+#define LOOK_AGAIN_NS (10 * KVP_NS_PER_S) /* the time until the next look if a returned device could not be used */
 
 static struct {
     pthread_mutex_t lock;
-    const kvp_rdma_libs_t *libs; /* set once, before any caller has a device */
+    const kvp_rdma_libs_t *libs; /* set by the first devs_open, before a caller has a device; then constant */
     struct ibv_context **list;
     kvp_ibv_dev_t devs[KVP_RDMA_DEVS_MAX];
     size_t devs_n;
@@ -36,7 +37,7 @@ static struct {
     kvp_rdma_select_t selected;
     uint64_t look_ns; /* the time of the next look at the devices */
     kvp_ibv_dev_t *back; /* the returned device that a thread is making ready; NULL = none */
-    uint32_t leaving_n; /* the number of devices that threads are closing */
+    uint32_t leaving_n; /* the number of removed devices that threads are closing */
     pthread_cond_t changed; /* signalled when `back` or `leaving_n` changes */
     char why[WHY_MAX]; /* the reason why no device is open */
 } host = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
@@ -74,8 +75,8 @@ dev_open(kvp_ibv_dev_t *dev, struct ibv_context *ctx, const kvp_rdma_info_t *inf
     return dev_make(dev, ctx);
 }
 
-/* Opens the selected ports of a device. Returns false if a selected port cannot be used; without a selection unusable
- * ports are skipped. */
+/* Opens the selected ports of a device. Returns false if a selected port cannot be used. If the user selected nothing,
+ * unusable ports are skipped. */
 static bool
 open_ports(struct ibv_context *ctx, const kvp_rdma_select_t *selected)
 {
@@ -104,7 +105,7 @@ close_all(void)
     host.list = NULL;
 }
 
-/* Returns whether a device has the name, and the selected port. */
+/* Returns whether a device of the machine has the selected name, and has the selected port. */
 static bool
 is_there(const kvp_rdma_pick_t *pick, int n)
 {
@@ -205,7 +206,7 @@ kvp_ibv_are_wished(void)
     return !kvp_rdma_select_is_any(&host.selected);
 }
 
-/* ---- removed devices. The lock is held, except in calls to other files. */
+/* ---- removed devices. host.lock is held, except while memory is deregistered. */
 static bool
 is_listed(const struct ibv_context *ctx, struct ibv_context **list)
 {
@@ -223,8 +224,8 @@ note_gone(kvp_ibv_dev_t *dev)
                  dev->base.info.name, dev->uses);
 }
 
-/* Replaces the list of present devices. With the old list librdmacm closes the removed devices, so no thread may
- * still use them. Returns false if the list cannot be replaced now. */
+/* Replaces the list of present devices. When the old list is freed librdmacm closes the removed devices, which no
+ * thread may use by then. Returns false if the list cannot be replaced now. */
 static bool
 renew_list(void)
 {
@@ -234,7 +235,7 @@ renew_list(void)
     for (size_t i = 0; i < host.devs_n; i++)
         if (host.devs[i].base.is_gone && host.devs[i].ctx != NULL) return false;
     now = (host.libs->rdma_get_devices)(NULL);
-    if (now == NULL) return false; /* no device is present: the old list stays open until one returns */
+    if (now == NULL) return false; /* no device is present: the old list stays until a device returns */
     for (size_t i = 0; i < host.devs_n; i++) {
         kvp_ibv_dev_t *dev = &host.devs[i];
 
@@ -247,8 +248,8 @@ renew_list(void)
     return is_safe;
 }
 
-/* Closes a removed device in a thread. If another thread still holds the device, to deregister its own memory, that
- * thread's release closes the device. */
+/* Deregisters the memory of a removed device and closes the device, in a thread. If another thread uses the device
+ * again by then, for a deregistration, kvp_ibv_dev_rele starts this thread again. */
 static void *
 let_go(void *arg)
 {
@@ -269,8 +270,8 @@ let_go(void *arg)
     return NULL;
 }
 
-/* Starts a thread that closes a removed, unused device. If no thread can be started, the next look at the devices
- * retries. */
+/* Starts a thread that closes a device if it is removed and unused. If no thread can be started, the next look at the
+ * devices tries again. */
 static void
 let_go_if_unused(kvp_ibv_dev_t *dev)
 {
@@ -280,7 +281,7 @@ let_go_if_unused(kvp_ibv_dev_t *dev)
     host.leaving_n++;
 }
 
-/* Marks all ports of a removed adapter as removed. */
+/* Marks all ports of an adapter that was removed or has failed. */
 static void
 ctx_gone(const struct ibv_context *ctx)
 {
@@ -301,7 +302,7 @@ kvp_ibv_dev_gone(const struct rdma_cm_id *id)
     pthread_mutex_unlock(&host.lock);
 }
 
-/* Returns whether the driver has reported a permanent failure of the device. */
+/* Returns whether the driver has reported since the last call that the device has failed for good. */
 static bool
 has_failed(struct ibv_context *ctx)
 {
@@ -383,9 +384,9 @@ kvp_ibv_dev_rele(kvp_ibv_dev_t *dev)
     pthread_mutex_unlock(&host.lock);
 }
 
-/* ---- returned devices. The lock is held, except at the start of make_ready and kvp_ibv_devs_look. */
-/* Registers the memory with a returned device, in a thread. Keys are set before `life`, so a thread that reads the
- * new life finds the new keys. Registrations begun meanwhile may still be missing, so the loop repeats. */
+/* ---- returned devices. host.lock is held, except while memory is registered. */
+/* Registers the memory again with a returned device, in a thread. The keys are set before `life` changes, so a thread
+ * that reads the new life finds the new keys. The loop repeats because registrations may be added meanwhile. */
 static void *
 make_ready(void *arg)
 {
@@ -413,7 +414,7 @@ make_ready(void *arg)
     return NULL;
 }
 
-/* Returns whether the returned device fits the objects made for the removed device. */
+/* Returns whether the returned device has the properties for which the removed device's objects were made. */
 static bool
 is_as_before(kvp_ibv_dev_t *dev, const kvp_rdma_info_t *now)
 {
@@ -450,8 +451,8 @@ take_back(kvp_ibv_dev_t *dev)
     }
 }
 
-/* Detects removed devices and takes back returned devices. The list has all devices that librdmacm opened, also
- * devices that we do not use. */
+/* Detects removed devices, and takes back returned devices. host.list has all devices that librdmacm opened, also
+ * devices that were not selected. */
 static void
 look_at_list(void)
 {
@@ -471,7 +472,7 @@ look_at_list(void)
         if (host.devs[i].ctx == NULL) take_back(&host.devs[i]);
 }
 
-/* Does nothing if another thread holds the lock, which may take long. */
+/* Does nothing if another thread holds host.lock, which may be for long. */
 void
 kvp_ibv_devs_look(void)
 {

@@ -2,11 +2,11 @@
  * Memory registered with the devices of this machine, by libibverbs. Any thread.
  *
  * Design notes.
- * - A registration outlives its device: while the device is removed the registration has no keys, and after the
- *   return new keys. If the returned device refuses local memory, only that registration is lost. If it refuses
- *   served memory, the device stays removed, because peers would get no key for the memory.
- * - The lock nests inside the devices' lock (ibv_dev.c), and is never held during registration or deregistration,
- *   which take long. */
+ * - A registration outlives its device: while the device is removed the registration has no keys, and after the return
+ *   new keys. If the returned device refuses local memory (LOCAL), only this registration is lost. If it refuses memory
+ *   that is served to peers, the device stays removed, because peers would get no key for the memory.
+ * - regs_lock is taken inside host.lock (ibv_dev.c), and is never held during registration or deregistration, which
+ *   take long. */
 #include "transport/rdma/verbs/ibv.h"
 
 #include "common/log.h"
@@ -21,10 +21,10 @@
 
 typedef struct {
     kvp_rdma_reg_t base;
-    /* link in one of the device's lists regs and missing, or in no list once lost; guarded by the lock */
+    /* link in one of the device's lists regs and missing; in no list = lost; guarded by regs_lock */
     kvp_list_t link;
     struct ibv_mr *mr; /* the library's registration; NULL while the memory is not registered */
-    bool is_busy; /* a thread is registering the memory, or deregistering it with its device */
+    bool is_busy; /* a thread is registering the memory, or deregisters it with the whole device */
     void *addr;
     size_t len;
     kvp_rdma_access_t access;
@@ -55,13 +55,13 @@ register_host(struct ibv_pd *pd, void *addr, size_t len, int flags)
 {
     struct ibv_mr *mr = (kvp_ibv_libs()->ibv_reg_mr)(pd, addr, len, flags);
 
-    /* Memory that this process may not write can still be registered as a source of sends. */
+    /* Memory that this process may only read can still be registered, as a source of writes. */
     if (mr == NULL && flags == IBV_ACCESS_LOCAL_WRITE && (errno == EFAULT || errno == EACCES))
         mr = (kvp_ibv_libs()->ibv_reg_mr)(pd, addr, len, 0);
     return mr;
 }
 
-/* Logs that memory could not be registered; errno is that of the registration. A memlock limit is logged only once,
+/* Logs that memory could not be registered, with the cause in errno. A failure by RLIMIT_MEMLOCK is logged only once,
  * because later failures have the same cause. */
 static void
 say_unregistered(const kvp_rdma_dev_t *dev, size_t len, int dmabuf_fd, kvp_err_t err)
@@ -80,8 +80,8 @@ say_unregistered(const kvp_rdma_dev_t *dev, size_t len, int dmabuf_fd, kvp_err_t
         return;
     }
     errno = no;
-    /* Only an info line for GPU memory, which is then tried in another way, and for a bad address, which host memory
-     * never has. */
+    /* Only an info line for GPU memory, which is then registered in another way or copied, and for a bad address, which
+     * is no error of the host's setup. */
     kvp_log_write(dmabuf_fd >= 0 || no == EFAULT ? KVP_LOG_INFO : KVP_LOG_ERROR, "rdma",
                   "memory is not registered%s: %m device %s bytes %zu", dmabuf_fd >= 0 ? " as a dma-buf" : "",
                   dev->info.name, len);
@@ -98,7 +98,7 @@ reg_make(const ibv_reg_t *r, struct ibv_pd *pd)
     return (kvp_ibv_libs()->ibv_reg_dmabuf_mr)(pd, 0, r->len, (uint64_t)(uintptr_t)r->addr, r->dmabuf_fd, flags);
 }
 
-/* Logs a refused registration and returns its error; errno is that of the registration. */
+/* Logs that a registration was refused, and returns its error, which is read from errno. */
 static kvp_err_t
 reg_refused(const ibv_reg_t *r)
 {
@@ -133,8 +133,8 @@ reg_free(ibv_reg_t *r)
     free(r);
 }
 
-/* Registers memory with the device. Lists the registration before checking for removal, so that the thread that handles
- * the device's return finds it. If the registration fails because the device was removed, it stays listed too. */
+/* Registers memory with the device. Lists the registration as missing before the check for removal, so that the thread
+ * that handles the device's return finds it. A registration that fails because the device was removed stays listed. */
 static kvp_err_t
 reg_begin(kvp_ibv_dev_t *dev, ibv_reg_t *r)
 {
@@ -182,7 +182,7 @@ kvp_ibv_reg(kvp_rdma_dev_t *base, void *addr, size_t len, kvp_rdma_access_t acce
     return KVP_OK;
 }
 
-/* Ends a registration. A removed device refuses the deregistration, but then no bytes move there any more. */
+/* Ends a registration. A removed device may refuse this, but then moves no bytes any more. */
 void
 kvp_ibv_dereg(kvp_rdma_reg_t *base)
 {
@@ -236,8 +236,8 @@ kvp_ibv_regs_are_missing(const kvp_ibv_dev_t *dev)
     return is_any;
 }
 
-/* Makes one missing registration again; no other thread is working on it. Returns false if the device must not be
- * used. Called and left with the lock held. */
+/* Makes one missing registration with a returned device. Returns false if the device must stay removed. Called and left
+ * with regs_lock held, which is released during the registration. */
 static bool
 make_again(kvp_ibv_dev_t *dev, ibv_reg_t *r)
 {
@@ -268,7 +268,7 @@ kvp_ibv_regs_make(kvp_ibv_dev_t *dev)
     while (is_ready && !kvp_list_is_empty(&dev->missing)) {
         ibv_reg_t *r = kvp_list_first(&dev->missing, ibv_reg_t, link);
 
-        if (r->is_busy) /* another thread is about to make or list this registration: wait for it */
+        if (r->is_busy) /* another thread is registering this memory, or moving it to `missing`: wait for it */
             pthread_cond_wait(&regs_changed, &regs_lock);
         else
             is_ready = make_again(dev, r);

@@ -22,14 +22,13 @@ find_symbol(void *lib, const char *name, void *fn_out)
     return at != NULL;
 }
 
-/* Protects registered memory at forks. Before Linux 5.12 a fork gives the child a page in use by a device as soon as
- * the parent writes to the page: the device then accesses another page than the parent. libibverbs keeps such pages
- * from children if this is set up before the first registration. Later kernels copy such pages for the child at the
- * fork. */
+/* Protects registered memory at forks. Before Linux 5.12, when the parent writes to a registered page after a fork, the
+ * parent gets a copy, and the device goes on with the old page. ibv_fork_init, before the first registration, keeps
+ * registered pages from children. Later kernels copy such pages for the child at the fork. */
 static void
 guard_forks(void *ibv)
 {
-    __typeof__(ibv_is_fork_initialized) *state; /* a function of the library that exists since rdma-core 35 */
+    __typeof__(ibv_is_fork_initialized) *state; /* this function exists since rdma-core 35 */
     int no;
 
     if (find_symbol(ibv, "ibv_is_fork_initialized", &state) && state() == IBV_FORK_UNNEEDED) return;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. The connection manager takes network addresses, and finds the GID of an address by itself. On
- * Ethernet (RoCE v2) the GID contains the address. An InfiniBand port has the address of its network interface, whose
- * device is the port's adapter. */
+ * Design notes. The connection manager is given network addresses, and finds the GID (an adapter's address) for each by
+ * itself. On Ethernet (RoCE v2) the GID contains the address. An InfiniBand port has the address of its network
+ * interface, whose device is the port's adapter. */
 #include "transport/rdma/verbs/ibv.h"
 
 #include "transport/rdma/verbs/rank.h"
@@ -30,7 +30,7 @@ read_line(const char *path, char *line, size_t cap)
 }
 
 /* ---- addresses */
-enum { ADDR_NONE, ADDR_LINK_LOCAL, ADDR_V6, ADDR_V4 }; /* the kinds of addresses of a port, from worse to better */
+enum { ADDR_NONE, ADDR_LINK_LOCAL, ADDR_V6, ADDR_V4 }; /* kinds of addresses of a port, the worst first */
 
 static int
 rank_of(const struct sockaddr_storage *addr)
@@ -106,8 +106,8 @@ find_addr_of_ethernet(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint
     }
 }
 
-/* Returns why a GID cannot be used; NULL = it can. A link-local address is refused, because it needs an interface,
- * which a GID does not name. */
+/* Returns why a GID cannot be used; NULL = it can. A link-local address cannot: it needs the name of an interface,
+ * which a GID does not have. */
 static const char *
 lack_of(const struct sockaddr_storage *addr, bool is_of_v2)
 {

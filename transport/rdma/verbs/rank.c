@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Distances that are larger than any number of bridges on a path. */
+/* Distances of places without a common PCI root, larger than any number of steps under one root. */
 #define SAME_NODE 100u
 #define UNKNOWN_NODE 200u
 #define OTHER_NODE 300u
@@ -36,7 +36,7 @@ kvp_rdma_place_at(const char *sysfs_dir, int *numa_node_out, char pci_out[KVP_RD
     if (strlen(way) < KVP_RDMA_PCI_MAX) strcpy(pci_out, way);
 }
 
-/* Returns the number of steps in a PCI path. */
+/* Returns the number of steps in a PCI path: its names between slashes. */
 static uint32_t
 steps_n(const char *way)
 {

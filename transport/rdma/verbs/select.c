@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. The kernel names devices, so any text without a comma or colon may be a name; opening the devices
- * shows whether a device of the name exists. */
+ * Design notes. The kernel names devices, so any text without a comma or colon may be a name; whether such a device
+ * exists turns out when the devices are opened. */
 #include "transport/rdma/verbs/select.h"
 
 #include "common/parse.h"
@@ -36,7 +36,7 @@ parse_pick(const char *text, size_t len, kvp_rdma_pick_t *pick_out)
     return KVP_OK;
 }
 
-/* Returns whether the last entry repeats the port of an earlier entry. */
+/* Returns whether the last entry selects a port that an earlier entry selects. */
 static bool
 is_last_named_twice(const kvp_rdma_select_t *selected)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The selection of RDMA devices for a process. Devices belong to the process, and so does the selection. It is made
- * before the devices are opened: by the node from its options, by libkvpool from the environment. */
+ * The RDMA devices that the user selected for this process. Devices belong to the process, and so does the selection.
+ * It is made before the devices are opened: by the node from its options, by libkvpool from the environment. */
 #ifndef KVP_TRANSPORT_RDMA_VERBS_SELECT_H
 #define KVP_TRANSPORT_RDMA_VERBS_SELECT_H
 
 #include "common/base.h"
 
 #define KVP_RDMA_PICKS_MAX 16u
-#define KVP_RDMA_PICK_MAX 64u /* the size of a device's name with the terminator */
+#define KVP_RDMA_PICK_MAX 64u /* the size of a device's name with its terminating NUL */
 #define KVP_RDMA_GIDS_MAX 65535u
 #define KVP_RDMA_GID_BEST (-1)
 
@@ -19,7 +19,7 @@ typedef struct {
 typedef struct {
     kvp_rdma_pick_t picks[KVP_RDMA_PICKS_MAX];
     size_t picks_n; /* the number of picks; 0 = every device is selected */
-    int gid_index; /* the index of the GID to use on each port; KVP_RDMA_GID_BEST = the GID with the best address */
+    int gid_index; /* the index of the GID to use on each port; KVP_RDMA_GID_BEST = the one with the best address */
 } kvp_rdma_select_t;
 
 /* kvp_rdma_select_parse parses a list of devices such as "mlx5_0,mlx5_1:2" and a GID index such as "3". NULL or
