@@ -28,7 +28,9 @@
 #define STOOD_NS (1 * KVP_NS_PER_S) /* the end of a connection of at least this age clears failed_n of its master */
 #define CONNECT_MAX_NS (1 * KVP_NS_PER_S)
 #define CONNECT_NEXT_NS (300 * KVP_NS_PER_MS) /* time limit of one attempt if the host has several addresses */
-#define RENEW_NS (300 * KVP_NS_PER_MS) /* after this time a find replaces connections that were opened before it */
+/* a find that has run for this long replaces each connection that was opened before the find began and has no answer to
+ * WATCH */
+#define RENEW_NS (300 * KVP_NS_PER_MS)
 #define RENEW_AGE_NS (2 * KVP_NS_PER_S) /* such a connection is replaced only at this age */
 #define WHY_MAX 512u
 #define NAME_POLL_NS (10 * KVP_NS_PER_MS)

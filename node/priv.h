@@ -120,7 +120,8 @@ typedef struct {
     kvp_wire_tiered_t *told; /* owned: the told_n records of the page that is not answered */
     uint32_t told_n;
     bool is_told_last; /* the report's last page was sent */
-    bool is_whole; /* the report has all metadata of each object, for a master without a log */
+    bool is_whole; /* the tier's report has all metadata of each object, because the master rebuilds and no log names
+                      the tier's objects */
     kvp_list_t orders; /* orders that are not answered yet, in the order of arrival */
 } kvp_node_tiering_t;
 

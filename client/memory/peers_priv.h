@@ -19,7 +19,8 @@ typedef struct {
     bool is_out_of_reach; /* none of our transports reaches the node, which does not change while the segment lives */
     uint32_t fails;
     uint64_t next_try_ns;
-    uint64_t silent_ns; /* time that callers waited in vain since bytes moved last */
+    uint64_t silent_ns; /* time that callers waited in vain for this node; 0 again when bytes move, when the sum reaches
+                           SILENCE_MAX_NS, or when another transport is chosen */
     uint64_t silent_to_ns; /* end of the last silence that was counted */
     uint64_t avoid_until_ns; /* until this time other nodes are preferred; 0 = not avoided */
     uint32_t leads; /* bit i is set if our transport i reaches the node, by the node's last record */

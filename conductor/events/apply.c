@@ -122,7 +122,8 @@ read_names(const kvp_applier_t *a, const kvp_event_t *ev, names_t *out)
     return s->model != NULL && s->salt != NULL && s->tenant != NULL && s->lora != NULL;
 }
 
-/* Returns the number of the event's namespace. Only a store event creates a namespace. */
+/* Returns the number of the event's namespace; KVP_SPACE_NONE = unreadable names, no such namespace, or no room. A
+ * store event creates the namespace if it is missing; other events do not. */
 static uint32_t
 space_of(kvp_applier_t *a, const kvp_event_t *ev)
 {

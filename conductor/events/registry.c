@@ -285,7 +285,9 @@ end_publisher(kvp_registry_t *r, kvp_publisher_t *p)
     kvp_epoch_retire(&r->epoch, mark_unseen, NULL, (uintptr_t)p);
 }
 
-/* Connects the publisher with the pools in which it stores blocks. Returns false if there are too many joins. */
+/* Takes a reference on the join of each backend in which the publisher's engine stores blocks. Returns false if there
+ * are too many joins or namespaces, or no memory for a namespace; joins already taken stay in the applier, and
+ * free_publisher releases them. */
 static bool
 join_pools(kvp_registry_t *r, kvp_publisher_t *p)
 {

@@ -35,7 +35,8 @@ typedef struct {
 typedef struct {
     const char *url; /* URL in the form http://HOST[:PORT][/PATH] */
     bool is_get; /* a flag: the request is a GET instead of a POST */
-    const char *body; /* the body; borrowed until on_end, unless copies_body is set; NULL = none */
+    const char *body; /* the body of a POST; borrowed until the call has ended (on_end or kvp_call_cancel), unless
+                         copies_body is set; NULL = none */
     size_t body_len;
     bool copies_body;
     bool is_once; /* a flag: if a kept connection ends without a byte, the call ends with KVP_CALL_STALE */

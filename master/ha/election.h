@@ -102,7 +102,8 @@ typedef struct {
     uint32_t log_term, least_term; /* term of our log; our next term will be above least_term */
     bool is_ready; /* flag: our log is read, so this master may lead */
     bool is_doubted; /* flag: the end of our log may be missing */
-    uint64_t absent_ns; /* since when no master leads; 0 = a master leads */
+    uint64_t absent_ns; /* when this master read that no master leads, plus a random delay so that not all campaign at
+                           once; 0 = a master leads */
     uint64_t stand_off_ns; /* this master is no candidate before this time */
     bool is_unsafe; /* flag: this master was elected although other masters may have more records */
     int64_t own_revision; /* create revision of the leader key, while it is ours */

@@ -310,7 +310,8 @@ kvp_node_core_drained(kvp_node_core_t *core, kvp_node_att_t *att, uint64_t incar
     return KVP_OK;
 }
 
-/* record_end ends the writer's part of a record, and frees the record if nothing is attached. */
+/* record_end: the record's incarnation of a process can store nothing more to the node's memory. Frees the record if no
+ * client is attached under that incarnation. */
 static void
 record_end(kvp_node_core_t *core, kvp_node_record_t *r)
 {
@@ -332,7 +333,8 @@ void
 kvp_node_writers_forget_memory(kvp_node_core_t *core)
 {
     for (size_t i = 0; i < KVP_NODE_OWNER_BUCKETS; i++) {
-        /* The owner is freed with its last record. */
+        /* Ending the last writer's record of an owner (an incarnation) also frees the owner and takes it out of the
+         * bucket, so each round fetches the first owner again. */
         while (!kvp_list_is_empty(&core->owners[i])) {
             kvp_node_owner_t *owner = kvp_list_first(&core->owners[i], kvp_node_owner_t, bucket);
             record_end(core, kvp_list_first(&owner->writers, kvp_node_record_t, of_owner));

@@ -23,7 +23,8 @@ typedef struct {
 } kvp_tier_stall_t;
 
 typedef enum {
-    KVP_TIER_DEVICE_USED, /* in use; without a core the device is switched off, and tried again at retry_at_ns */
+    KVP_TIER_DEVICE_USED, /* the usual state of a device. While it has no core, the device is switched off: it is tried
+                             again at retry_at_ns, and gets a new core when its superblock is written */
     KVP_TIER_DEVICE_FAILING, /* given up; the core is destroyed once no request is under way */
     KVP_TIER_DEVICE_RETRYING, /* the device has no core; the superblock of a new epoch is being written */
     /* The device hung while it was opened or read. The node uses the device again only after its next start. The
@@ -61,7 +62,8 @@ typedef struct kvp_tier_device_file {
         kvp_err_t err;
         _Atomic uint64_t moved_ns; /* the time of the job's last progress */
         _Atomic bool is_over;
-        char why[KVP_TIER_WHY_MAX]; /* the error text of opening the device; "" = no error. Valid once is_over */
+        char why[KVP_TIER_WHY_MAX]; /* the last error of opening the device or, without an error, the last warning; "" =
+                                       neither. Valid once is_over */
     } job;
     kvp_tier_core_t *core; /* NULL: the device is switched off, or its records are not recovered yet */
     _Atomic uint32_t losses; /* how often the device was switched off */

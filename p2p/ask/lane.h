@@ -60,7 +60,8 @@ typedef struct {
 /* A range of memory that the peer has registered. */
 typedef struct {
     uint64_t base, len, token;
-    kvp_rseg_t *rseg; /* NULL = memory of a device, which is reached through a bounce buffer */
+    kvp_rseg_t *rseg; /* the transport's handle of this range of the peer's memory; NULL = the range is device memory,
+                         which is reached through the peer's bounce buffer */
     bool is_asked; /* the peer was asked for the mapping of this range */
     kvp_p2p_map_t *map; /* our mapping of the range, with a reference; NULL = not mapped */
 } kvp_p2p_seen_t;

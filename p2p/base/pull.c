@@ -165,7 +165,7 @@ puller_main(void *arg)
     return NULL;
 }
 
-/* ---- functions that the owner of a pull calls */
+/* ---- the interface: for the endpoint (pullers), and for the owner of a pull */
 void
 kvp_p2p_pullers_init(kvp_p2p_pullers_t *pullers)
 {

@@ -13,6 +13,7 @@ import logging
 import os
 import pathlib
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -519,6 +520,7 @@ def abort_while_it_loads(h, adapter):
     engine.step(3)
     engine.abort(request)
     engine.check_empty()
+    h.same(adapter.requests.counts["loads_cut"], 0, "aborted loads that say something of the way to the pool")
     adapter.node_go_on()
     other = engine.add(stored[0], max_tokens=3)
     finished(engine, other, 3)
@@ -564,6 +566,27 @@ def late_hook_with_the_pool(h, adapter):
             h.same(engine.output_tokens[request.request_id], stored[1], "tokens")
         engine.check_empty()
         engine.close()
+
+
+@pool_case(33)
+def late_hook_after_a_reset(h, adapter):
+    """A reset comes between the promise of a load and its blocks: the load ends as STALE, and the request is computed."""
+    stored = _stored(h, adapter)
+    engine = h.Engine(adapter, overlapped=True, late_loads=True)
+    engine.add(h.prompt(2, 3, seed=1), max_tokens=50)
+    time.sleep(0.05)
+    engine.plan()
+    request = engine.add(stored[0], max_tokens=3)
+    time.sleep(0.05)
+    engine.plan()
+    engine.scheduler.reset_prefix_cache(reset_connector=True)
+    end = time.monotonic() + 5
+    while not request.is_finished() and time.monotonic() < end:
+        engine.process()
+        engine.plan()
+        time.sleep(0.001)
+    h.need(request.is_finished(), f"the request is {request.status}")
+    engine.close()
 
 
 @pool_case()
@@ -636,6 +659,13 @@ def other_fingerprint_is_refused(h, adapter):
         h.need("weights_id: here 'other', in the pool ''" in str(e), f"the text is: {e}")
     adapter.settings = {"weights_id": "other", "on_mismatch": "no cache"}
     _again(h, adapter, stored, 4 * h.BLOCK + 5)
+    from kvpool.vllm.connector import _weights_of
+    found = []
+    for last in (b"a", b"b"):  # models of one name in two folders
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "model.safetensors").write_bytes(bytes(1 << 20) + last)
+            found.append(_weights_of(folder))
+    h.need(found[0] != found[1] and _weights_of("no/folder") is None, f"other weights have one fingerprint: {found}")
 
 
 @pool_case()

@@ -19,7 +19,9 @@
 #include <time.h>
 
 #define POOL_SLACK_BYTES (64ull << 20)
-#define SLOT_BYTES 256u /* least space of an object: a node's memory has one object slot for so many bytes */
+/* least space of an object: a chunk has one object slot for each 256 bytes (fewer if it exceeds 4 GiB: kvp_chunk_geo)
+ */
+#define SLOT_BYTES 256u
 #define PATHS_MAX 8u /* limit of the transports of a handle */
 #define WAKE_EARLY_NS 60000u /* a timer may wake the thread so much too late; the thread spins for the rest */
 

@@ -15,7 +15,8 @@
 #define FILES_LOW 256u
 #define FILES_FEW 1024u
 #define CLIENTS_FILES 512u /* descriptors that a node needs for 256 clients */
-#define ETHERNET_MTU_FULL 4200u /* smallest MTU of the interface for RoCE packets of 4096 bytes with their headers */
+/* MTU that the doctor advises for the interface of a RoCE device: holds packets of 4096 bytes with their headers */
+#define ETHERNET_MTU_FULL 4200u
 #define MTU_FULL 4096u
 #define LOW_SHARE 64u /* a warning if less than 1/LOW_SHARE of the memory is left */
 

@@ -11,7 +11,9 @@
 
 typedef struct kvp_deferred kvp_deferred_t;
 
-#define KVP_DEFERRED_MS 50u /* a removal is answered after this time, even if an extent is still readable */
+/* longest wait of a removal's answer for unreadable extents, from the time when the removal is durable; while leases of
+ * the previous master run, there is no limit */
+#define KVP_DEFERRED_MS 50u
 #define KVP_DEFERRED_MAX 1024u /* limit of a client's unanswered removals, upserts and bumps */
 #define KVP_DEFERRED_KEYS_MAX (1u << 20) /* limit of the keys in these requests */
 

@@ -240,7 +240,8 @@ group_of(const kvp_told_t *t)
     return (kvp_wire_group_t){t->desc.group, t->desc.group_n, t->desc.group_member};
 }
 
-/* Checks the record alone against the limits of its chunk. */
+/* Checks a reported record without the other records: its state, generation and version, its slot and extent against
+ * the limits of its chunk, its group, and its key's place and hashes. */
 static bool
 is_sound(const kvp_master_t *m, const kvp_chunk_t *c, const kvp_told_t *t)
 {

@@ -16,7 +16,9 @@ typedef struct kvp_master kvp_master_t;
  * them. kvp_report_slice does a slice of the remaining work after a page. kvp_report_was_cut returns true if the last
  * report of the memory was interrupted, so that it may begin again in the same term. */
 void kvp_report_begin(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *node);
-uint64_t kvp_report_since(const kvp_segment_t *g); /* descriptors are reported from this generation on; 0 = none */
+uint64_t
+kvp_report_since(const kvp_segment_t *g); /* for memory restored from the log: the node's report has descriptors of
+                                             objects from this generation on; 0 = state words only */
 void kvp_on_report(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_report_lost(kvp_master_t *m, const kvp_session_t *node);
 bool kvp_report_was_cut(const kvp_master_t *m, const uint8_t uuid[16]);

@@ -25,7 +25,8 @@ void kvp_place_room_init(kvp_segment_t *g); /* makes g->room; all chunks are emp
 void kvp_place_room_changed(kvp_chunk_t *c); /* call after each use of the chunk's allocator */
 /* the chunk must be empty; its allocators are freed in slices */
 void kvp_place_chunk_fini(kvp_space_t *sp, kvp_chunk_t *c);
-/* takes the pool; its blocks are freed in slices */
+/* takes over the memory of a record pool (common/recpool.h), leaving *pool zeroed; kvp_place_free_some frees it in
+ * slices */
 void kvp_place_free_pool_later(kvp_space_t *sp, kvp_recpool_t *pool);
 void kvp_place_free_some(kvp_space_t *sp);
 /* kvp_place_memory_changed counts the memory of the chunk's allocators again. */

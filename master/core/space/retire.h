@@ -37,7 +37,8 @@ typedef struct kvp_retire {
     uint32_t number;
     uint32_t long_key_slot;
     kvp_retire_state_t state;
-    uint32_t *not_dead; /* entry of space->not_dead that counts this extent as readable; NULL = not counted */
+    uint32_t *not_dead; /* the counter in space->not_dead, chosen by the removed key's id, that counts this extent: it
+                           may still be readable although its key was removed; NULL = not counted */
     kvp_digest_t digest; /* digest of the removed object's key */
     uint64_t version; /* version of the removed object; 0 = the removal is not recorded in the log */
     uint64_t attempt; /* id of the put attempt that was aborted because its writer was silent; 0 = none */
@@ -48,7 +49,8 @@ typedef struct kvp_retire {
     uint64_t sent_in;
     kvp_claim_t *claim;
     kvp_deferred_t *deferred; /* deferred reply that waits until the extent is unreadable; NULL = none */
-    uint64_t after; /* the order is sent when the log is written up to this position; 0 = at once */
+    uint64_t after; /* log position: the Retire order is sent once the log is written, though perhaps not synced, up to
+                       it; 0 = at once */
 } kvp_retire_t;
 
 typedef struct kvp_retire_req {

@@ -416,7 +416,8 @@ kvp_tier_answered(kvp_space_t *sp, kvp_session_t *s, const kvp_frame_t *f, uint3
 
     if (order == NULL || (order->opcode != KVP_OP_DROP && f->tail_len != order->n)) return UINT32_MAX;
     if (order->opcode == KVP_OP_DROP && !is_ok(f))
-        g->ssd.has_lost_drops = true; /* the node failed: records that it should have dropped may reappear */
+        g->ssd.has_lost_drops = true; /* the node answered the DROP with an error: records that it should have dropped
+                                         may reappear, so the tier must report again */
     for (uint32_t i = 0; i < order->n; i++) {
         kvp_list_t *first = order->records.next;
 

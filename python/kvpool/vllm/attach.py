@@ -115,7 +115,7 @@ class Attachment:
             return
         self.state = "ready"
         if self._has_warned:
-            log.info("the pool is reached, and its cache is used")
+            log.warning("the pool is reached, and its cache is used")
         self._has_warned = False
         self._on_ready(self.pool, self._epoch)
 
@@ -189,6 +189,9 @@ class Attachment:
             return False
         self._generation = generation if self._generation is None else self._generation
         self.state = "ready" if generation == self._generation else "behind"
+        if self.state == "behind":
+            self._warn(ValueError(f"the namespace was reset {generation} times, and this engine {self._generation} times: reset every "
+                                  "engine of a namespace equally often, or restart this one"))
         self._epoch = epoch if self.state == "ready" else self._epoch
         return self.state == "ready"
 

@@ -9,6 +9,7 @@ import importlib
 import json
 import logging
 import os
+import pathlib
 import platform
 import socket
 import threading
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 _LOOKUP_CALL_MS = 500  # after which a look-up ends that nobody waits for any more
 _TTL_MS = 2000
 _CHECK_S = 1.0  # of a block whose sum was wrong
+_PIECE = 65536  # bytes of a file of weights, at each of four places, which the fingerprint depends on
 # 1 + the place (cost.py) of an object with these flags, 0 = the object is not there
 _PLACE = bytes(0 if not f & _kvpool.PRESENT else 1 if f & _kvpool.ON_HOST else 3 if f & _kvpool.ON_SSD else 2 for f in range(256))
 
@@ -120,6 +122,21 @@ def _with_shards(groups: Sequence[Group], config: Any, shards: int) -> Group:
     return Group(groups[0].number, "full", groups[0].block_tokens, shards)
 
 
+def _weights_of(model: str) -> Optional[str]:
+    """A digest of pieces of a folder's files of weights; None: model is the name of a hub's model, which says the same."""
+    if not os.path.isdir(model):
+        return None
+    digest = hashlib.sha256()
+    for path in sorted(p for p in pathlib.Path(model).iterdir() if p.suffix in (".safetensors", ".bin", ".pt", ".gguf")):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size} ".encode())
+        with open(path, "rb") as file:
+            for at in (0, size // 3, size * 2 // 3, max(size - _PIECE, 0)):
+                file.seek(at)
+                digest.update(file.read(_PIECE))
+    return digest.hexdigest()[:32]
+
+
 def fingerprint(config: Any, cache: Any, groups: Sequence[Group], settings: Settings, hash_tokens: int) -> Dict[str, Any]:
     """What the bytes of a block and the hashes depend on."""
     model, kv = config.model_config, config.cache_config
@@ -130,7 +147,8 @@ def fingerprint(config: Any, cache: Any, groups: Sequence[Group], settings: Sett
     text = json.dumps(described, sort_keys=True, default=str)
     speculative = getattr(config, "speculative_config", None)
     return {
-        "weights_id": settings.weights_id, "model": model.model.rstrip("/").rsplit("/", 1)[-1], "revision": model.revision,
+        "weights_id": settings.weights_id, "revision": model.revision, "weights": _weights_of(model.model),
+        "model": model.model.rstrip("/").rsplit("/", 1)[-1] if os.path.isdir(model.model) else model.model,
         "quantization": model.quantization, "dtype": str(model.dtype), "config": hashlib.sha256(text.encode()).hexdigest()[:32],
         "cache_dtype": str(kv.cache_dtype), "hash": algorithm, "hash_seed": seed, "hash_tokens": hash_tokens,
         "device": f"{config.device_config.device_type} {platform.machine()}",

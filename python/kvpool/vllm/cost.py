@@ -24,7 +24,7 @@ from typing import Deque, Dict, Hashable, Iterable, List, NamedTuple, Optional, 
 Bytes = Sequence[float]  # of each place
 
 _STEPS = 32  # which the fit remembers: an engine that becomes faster or slower is known after half of them
-_STEP_TOKENS = 32  # a step with fewer is a decode step; its time depends on memory, not on tokens
+_STEP_TOKENS = 32  # a step in which no request has so many is a decode step; its time depends on memory, not on tokens
 _RIDGE = 0.3  # of a step: steps of about one size do not show the parts, and then the part of n is the likely one
 _CANDIDATES = 64  # evenly spaced boundaries that are tried beside the ends of the first 4 times as many runs
 _FIXED = (1e-3, 3e-3 ** -2)  # a fixed time before the first load, and its weight: an error of 3 ms
@@ -64,11 +64,12 @@ class Computing:
 
     def add(self, chunks: Iterable[Tuple[int, int]], seconds: float) -> None:
         """Counts a step. chunks: for each request in it, its new tokens and the tokens before them."""
-        tokens, context = 0.0, 0.0
+        tokens, context, longest = 0.0, 0.0, 0
         for n, before in chunks:
             tokens += n
             context += n * (before + n / 2)
-        if tokens >= _STEP_TOKENS and seconds > 0:
+            longest = max(longest, n)
+        if longest >= _STEP_TOKENS and seconds > 0:
             self._steps.append((tokens / 1e3, context / 1e6, seconds))
             self._is_stale = True
 

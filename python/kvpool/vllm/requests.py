@@ -186,7 +186,8 @@ class Requests:
         entry = _Entry(request, State.REFUSED, first_at=self.clock(), saved=[0] * len(self.groups))
         entry.expected = self._expected(request)
         self._entries[request.request_id] = entry
-        self._ask(entry)
+        if not self._ask(entry):
+            entry.state = State.LOADED  # it asks when its turn comes
 
     def _expected(self, request: Any) -> int:
         """Tokens that the pool will have, by the answer of the prefill engine. It comes from a client, so it is checked."""
@@ -260,12 +261,12 @@ class Requests:
             entry.state, entry.hit, entry.places, entry.until = State.FOUND, 0, b"", float("inf")
             entry.again_s = max(entry.again_s, _QUIET_S)
 
-    def _waits_for_puts(self, entry: _Entry) -> bool:
+    def _waits_for_puts(self, entry: _Entry, computed: int) -> bool:
         """Decode: asks again while the pool has fewer tokens than prefill said, for handover_ms at most."""
         now = self.clock()
-        if entry.hit >= entry.expected or now - entry.first_at >= self.settings.handover_ms / 1e3:
+        if max(entry.hit, computed) >= entry.expected or now - entry.first_at >= self.settings.handover_ms / 1e3:
             return False
-        if now - entry.asked_at >= entry.again_s:
+        if now - entry.asked_at >= entry.again_s and now >= self._quiet_until:
             entry.again_s = max(entry.again_s, min(2 * entry.again_s, _AGAIN_MOST_S))
             self._let_go(entry)
             self._ask(entry)
@@ -289,9 +290,9 @@ class Requests:
             return (None, False) if self._ask(entry) else (0, False)
         if entry.state is not State.FOUND:
             return 0, False
-        if self._waits_for_puts(entry):
+        if self._waits_for_puts(entry, computed):
             return None, False
-        return self._choose(entry, computed)
+        return self._choose(entry, computed) if entry.state is State.FOUND else (0, False)
 
     def _choose(self, entry: _Entry, computed: int) -> Tuple[int, bool]:
         first = computed // self.unit_tokens
@@ -339,7 +340,8 @@ class Requests:
     def allocated(self, request: Any, tables: Sequence[List[int]], external: int) -> None:
         """The engine has blocks for `external` tokens of the hit. 0: it does not load from this connector."""
         entry = self._entries.get(request.request_id)
-        if entry is None or entry.state is not State.FOUND:
+        is_promised = entry is not None and external > 0 and entry.choice is not None and entry.state is State.REFUSED
+        if entry is None or (entry.state is not State.FOUND and not is_promised):  # promised before a reset: its load ends as STALE
             return
         if external == 0 or entry.choice is None:
             self._let_go(entry)
@@ -348,6 +350,7 @@ class Requests:
         parts = [p for g in range(len(self.groups)) for p in self._parts(request, g, tables[g], entry.computed, entry.computed + external)]
         job, self._next = self._next, self._next + 1
         entry.load = Load(job, request.request_id, parts, entry.choice, self._rate(entry), entry.epoch)
+        entry.choice = None
         entry.state = State.LOADING
         first, n = entry.computed // self.unit_tokens, external // self.unit_tokens
         self.cost.began(job, entry.places[first:first + n], self._unit_bytes())
@@ -498,7 +501,7 @@ class Requests:
         assert entry.load is not None
         wanted = sum(len(p.blocks) for p in entry.load.parts)
         arrived = total.blocks if self.is_dense else len(entry.places) * total.blocks // max(wanted, 1)
-        self.cost.ended(job, self.clock(), total.seconds, min(arrived, wanted), total.is_cut)
+        self.cost.ended(job, self.clock(), total.seconds, min(arrived, wanted), total.is_cut and not entry.is_gone)
         first = entry.computed // self.unit_tokens
         tokens = wanted * self.unit_tokens if self.is_dense else len(entry.places) * self.unit_tokens - entry.computed
         got = tokens if total.blocks >= wanted else total.blocks * self.unit_tokens if self.is_dense else 0
@@ -506,7 +509,7 @@ class Requests:
         for place, name in enumerate(("host", "remote", "ssd")):
             self.counts[f"load_{name}_bytes"] += self._unit_bytes() * entry.places[first:first + got // self.unit_tokens].count(place)
         self.counts["load_seconds"] += total.seconds
-        if total.error:
+        if total.error and not entry.is_gone:
             self.counts["loads_cut" if total.is_cut else "loads_failed"] += 1
             self.counts["failed_" + total.error] += 1
             self.counts["tokens_failed"] += tokens - got
@@ -567,6 +570,7 @@ class Requests:
         """The weights have changed: no answer and no reservation of before counts, and nothing that they computed is stored. If
         the engine could not empty its own cache, what it finds there is not stored either."""
         self._distrusts_cache = self.pool is not None and any(block.block_hash is not None for block in self.pool.blocks)
+        self._distrusts_cache |= any(entry.state is State.LOADING for entry in self._entries.values())  # their blocks have no hash yet
         for entry in self._entries.values():
             if entry.state in (State.ASKED, State.FOUND):
                 self._let_go(entry)

@@ -61,11 +61,17 @@ def read(extra: Dict[str, Any], model: str, policy: str) -> Settings:
 
 
 def _check(s: Settings) -> None:
-    if not _NAMESPACE.match(s.namespace):
+    if not isinstance(s.namespace, str) or not _NAMESPACE.match(s.namespace):
         raise ValueError(f"namespace: letters, digits and ._- are allowed, at most 64, not {s.namespace!r}")
     for name, choices in _CHOICES.items():
         if getattr(s, name) not in choices:
             raise ValueError(f"{name}: {' or '.join(repr(c) for c in choices)} is expected, not {getattr(s, name)!r}")
+    for name, kind in (("verify", bool), ("accept_failed_requests", bool), ("weights_id", str), ("store_tp", int), ("save_bytes", int)):
+        if type(getattr(s, name)) is not kind:
+            raise ValueError(f"{name}: {kind.__name__} is expected, not {getattr(s, name)!r}")
+    for name in ("master", "transports"):
+        if not isinstance(getattr(s, name), (str, type(None))):
+            raise ValueError(f"{name}: a text is expected, not {getattr(s, name)!r}")
     for name in ("lookup_ms", "load_ms", "handover_ms", "patience", "save_bytes", "store_tp"):
         value = getattr(s, name)
         most = 2**50 if name == "save_bytes" else 3.6e6  # an hour
