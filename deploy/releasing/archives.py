@@ -90,9 +90,11 @@ class Store:
     def get_all(self, archives: "list[Archive]") -> "dict[str, Path]":
         paths = {}
         for archive in archives:
-            if self.find(archive) is None and not self.is_offline:
+            path = self.find(archive)
+            if path is None and not self.is_offline:
                 self.fetch(archive)
-            paths[archive.name] = self.find(archive)
+                path = self.find(archive)
+            paths[archive.name] = path
         missing = [f"{a.file} ({a.origin}, SHA-256 {a.sha256})" for a in archives if paths[a.name] is None]
         if missing:
             raise Missing("\n  ".join(["these archives are missing; put them into a folder and name it with --archives:", *missing]))

@@ -145,10 +145,10 @@ def fingerprint(config: Any, cache: Any, groups: Sequence[Group], settings: Sett
         raise ValueError(f"prefix_caching_hash_algo {algorithm} has another seed in every process: set PYTHONHASHSEED, or choose sha256")
     described = {name: value for name, value in model.hf_config.to_dict().items() if name not in ("_name_or_path", "transformers_version")}
     text = json.dumps(described, sort_keys=True, default=str)
-    speculative = getattr(config, "speculative_config", None)
+    speculative, weights = getattr(config, "speculative_config", None), _weights_of(model.model)
     return {
-        "weights_id": settings.weights_id, "revision": model.revision, "weights": _weights_of(model.model),
-        "model": model.model.rstrip("/").rsplit("/", 1)[-1] if os.path.isdir(model.model) else model.model,
+        "weights_id": settings.weights_id, "revision": model.revision, "weights": weights,
+        "model": model.model if weights is None else model.model.rstrip("/").rsplit("/", 1)[-1],
         "quantization": model.quantization, "dtype": str(model.dtype), "config": hashlib.sha256(text.encode()).hexdigest()[:32],
         "cache_dtype": str(kv.cache_dtype), "hash": algorithm, "hash_seed": seed, "hash_tokens": hash_tokens,
         "device": f"{config.device_config.device_type} {platform.machine()}",

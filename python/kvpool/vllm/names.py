@@ -54,7 +54,8 @@ def names_of(namespace: str, stages: int, groups: Sequence[Group]) -> Names:
 
 def differences(ours: Dict[str, Any], stored: Dict[str, Any]) -> str:
     """Each field of a fingerprint that differs, with our value and the stored one, in one line. stored: {} if it is none."""
+    if not stored:
+        return "its fingerprint cannot be read"
     plain = json.loads(json.dumps(ours))
-    names = sorted(set(plain) | set(stored)) if stored else []
-    found = [f"{n}: here {plain.get(n)!r}, in the pool {stored.get(n)!r}" for n in names if plain.get(n) != stored.get(n)]
-    return "; ".join(found) if stored else "its fingerprint cannot be read"
+    names = sorted(set(plain) | set(stored))
+    return "; ".join(f"{n}: here {plain.get(n)!r}, in the pool {stored.get(n)!r}" for n in names if plain.get(n) != stored.get(n))

@@ -173,7 +173,7 @@ class Requests:
         self._new_loads: List[Load] = []
         self._stops: List[int] = []
         self._saves: Dict[int, _Pinned] = {}
-        self._save_bytes = 0
+        self._save_bytes = self._save_blocks = 0
         self._quiet_until = self._no_saves_until = 0.0
         self._distrusts_cache = False  # the engine's own cache has blocks of before a reset
         self._next = 1  # number of the next look-up or job
@@ -340,17 +340,18 @@ class Requests:
     def allocated(self, request: Any, tables: Sequence[List[int]], external: int) -> None:
         """The engine has blocks for `external` tokens of the hit. 0: it does not load from this connector."""
         entry = self._entries.get(request.request_id)
-        is_promised = entry is not None and external > 0 and entry.choice is not None and entry.state is State.REFUSED
-        if entry is None or (entry.state is not State.FOUND and not is_promised):  # promised before a reset: its load ends as STALE
+        if entry is None or entry.state not in (State.FOUND, State.REFUSED):
             return
-        if external == 0 or entry.choice is None:
-            self._let_go(entry)
-            entry.state = State.LOADED
+        choice, entry.choice = entry.choice, None
+        if external == 0 or choice is None:
+            if entry.state is State.FOUND:
+                self._let_go(entry)
+                entry.state = State.LOADED
             return
+        # What was promised before a reset refused it is loaded too: the load ends as STALE.
         parts = [p for g in range(len(self.groups)) for p in self._parts(request, g, tables[g], entry.computed, entry.computed + external)]
         job, self._next = self._next, self._next + 1
-        entry.load = Load(job, request.request_id, parts, entry.choice, self._rate(entry), entry.epoch)
-        entry.choice = None
+        entry.load = Load(job, request.request_id, parts, choice, self._rate(entry), entry.epoch)
         entry.state = State.LOADING
         first, n = entry.computed // self.unit_tokens, external // self.unit_tokens
         self.cost.began(job, entry.places[first:first + n], self._unit_bytes())
@@ -422,7 +423,7 @@ class Requests:
         """The number of blocks that saves may hold beside those that they hold."""
         if self.clock() < self._no_saves_until or self._save_bytes >= self.settings.save_bytes:
             return 0
-        return max(0, len(self.pool.blocks) // _PINNED_SHARE - sum(len(p.blocks) for p in self._saves.values()))
+        return max(0, len(self.pool.blocks) // _PINNED_SHARE - self._save_blocks)
 
     def _new_blocks(self, entry: _Entry, before: int, tokens: int,
                     tables_of: Callable[[str], Optional[Sequence[List[int]]]]) -> List[Part]:
@@ -474,6 +475,7 @@ class Requests:
         epoch = self.epoch or 0  # not None: see step
         self._saves[job] = _Pinned(blocks, size, kept, epoch)
         self._save_bytes += size
+        self._save_blocks += len(blocks)
         return Save(job, kept, epoch)
 
     def _is_stale(self, epoch: int) -> None:
@@ -534,6 +536,7 @@ class Requests:
             return
         del self._saves[job]
         self._save_bytes -= pinned.bytes
+        self._save_blocks -= len(pinned.blocks)
         self.pool.free_blocks(self.pool.blocks[b] for b in reversed(pinned.blocks))
         self.counts["saved_bytes"] += pinned.report.bytes
         self.counts["saves_failed"] += len(pinned.report.failed)
