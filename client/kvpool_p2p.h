@@ -51,7 +51,7 @@ typedef struct kvpool_p2p kvpool_p2p_t;
 
 /* Flags of kvpool_p2p_conf_t. */
 enum {
-    /* Peers must name the token of a range. */
+    /* Peers must name the token of a range to reach the range. */
     KVPOOL_P2P_TOKENS = 1,
     /* Permits the other processes of this user to read this process although Yama restricts it
      * (ptrace_scope 1), for "cma". */

@@ -29,7 +29,7 @@ enum {
 /* kvp_ignore drops an error on purpose. The second argument is a text: the reason why this is right. */
 #define kvp_ignore(err, why)                                                                                           \
     do {                                                                                                               \
-        kvp_err_t kvp_ignored = (err); /* a cast to void would not silence warn_unused_result */                       \
+        kvp_err_t kvp_ignored = (err); /* not a cast to void, which would not silence warn_unused_result */            \
         (void)kvp_ignored;                                                                                             \
         (void)sizeof("" why);                                                                                          \
     } while (0)

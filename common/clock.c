@@ -39,7 +39,7 @@ kvp_random_bytes(void *dst, size_t len)
     uint8_t *at = dst;
     while (len > 0) {
         ssize_t n = getrandom(at, len, 0);
-        if (n < 0 && errno == EINTR) continue; /* a signal came while the kernel still gathers entropy at boot */
+        if (n < 0 && errno == EINTR) continue; /* a signal interrupted the wait for the kernel's entropy at boot */
         if (n <= 0) kvp_panic("getrandom: %m");
         at += n;
         len -= (size_t)n;

@@ -8,7 +8,7 @@
 
 typedef struct {
     kvp_digest_t digest;
-    uint64_t val; /* value of the digest; 0 = the slot is free */
+    uint64_t val; /* value that the map has for the digest; 0 = the slot is free */
 } kvp_digestmap_at_t;
 
 typedef struct {

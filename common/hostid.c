@@ -20,7 +20,7 @@
 /* longest path of the directory, with the terminator; a socket's name must fit after it in sockaddr_un.sun_path */
 #define RUNTIME_DIR_BYTES 76u
 
-/* read_line reads the first line of a small file; "" if there is none. */
+/* read_line reads the first line of a small file; "" if the file cannot be read. */
 static void
 read_line(const char *path, char *out, size_t cap)
 {
@@ -35,7 +35,7 @@ read_line(const char *path, char *out, size_t cap)
 void
 kvp_host_id(char out[KVP_HOST_ID_MAX + 1])
 {
-    char text[2 * 64 + 1]; /* machine id (32 characters), then boot id (36 characters) */
+    char text[2 * 64 + 1]; /* text to hash: the machine id (32 characters), then the boot id (36 characters) */
     kvp_digest_t id;
 
     read_line("/etc/machine-id", text, 65);
@@ -137,7 +137,7 @@ kvp_runtime_socket(kvp_socket_t kind, const char *told, char *out, size_t cap)
 }
 
 /* ---- users whose processes are trusted */
-/* next_uid reads the next number of a list. Returns false at the end of the list, or if there is no number. */
+/* next_uid reads the next user id of a comma-separated list. Returns false at the end, or if the text is no id. */
 static bool
 next_uid(const char **at, uid_t *uid_out)
 {

@@ -27,8 +27,8 @@ typedef enum {
     KVP_SOCKET_PEER,
 } kvp_socket_t;
 
-/* kvp_runtime_socket finds the socket with the name that a peer has sent, in those of the directories above that
- * belong to a trusted user. A directory in the peer's name is ignored. INVALID: the name is not of this kind;
+/* kvp_runtime_socket finds the socket whose name a peer has sent. It searches the directories of kvp_runtime_dir that
+ * belong to a trusted user; a directory in the peer's name is ignored. INVALID: the name is not of this kind of socket;
  * UNREACHABLE: no such socket. */
 kvp_err_t kvp_runtime_socket(kvp_socket_t kind, const char *told, char *out, size_t cap) KVP_MUST_USE;
 

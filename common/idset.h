@@ -19,7 +19,7 @@ kvp_idrange_one(uint64_t id)
 /* A set of ids. Zeroed memory is an empty set. */
 typedef struct {
     uint64_t floor; /* every id below the floor is in the set; the floor never falls */
-    kvp_idrange_t *ranges; /* ranges in rising order, with gaps between them, all at or above the floor */
+    kvp_idrange_t *ranges; /* ranges in rising order, with gaps between them; each ends at or above the floor */
     size_t n;
     size_t cap;
 } kvp_idset_t;

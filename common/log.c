@@ -100,7 +100,7 @@ kvp_log_write(kvp_log_level_t level, const char *component, const char *fmt, ...
 
     replace_control(line, len);
     if (is_diverted && level > diverted.level) {
-        /* A warning after an error is dropped, because the error is the cause. */
+        /* A warning after a stored error is dropped, because the caller shall get the error as the cause. */
     } else if (is_diverted) {
         diverted.level = level;
         snprintf(diverted.text, diverted.cap, "%.*s", (int)len, line);
@@ -125,8 +125,8 @@ kvp_log_limit_ok(kvp_log_limit_t *limit, uint32_t *missed_out)
     bool is_ok = false;
 
     if (quiet_ns >= interval_ns) {
-        /* Only one thread gets the line of this interval. After burst + 1 intervals without a line, the whole
-         * burst is available again. */
+        /* If several threads ask at once, only the first may write the line of this interval. After burst + 1
+         * intervals without a line, the whole burst is available again. */
         is_ok = atomic_compare_exchange_strong(&limit->window_start_ns, &last, now);
         if (is_ok && quiet_ns / (limit->burst + 1ull) >= interval_ns) atomic_store(&limit->in_window, 1);
     }

@@ -6,7 +6,7 @@
 #define KVP_COMMON_MUTATE_H
 
 #ifdef KVP_MUTATIONS
-/* The list of all rules, as rows X(name, text of the rule). */
+/* Rules of the design that a mutant build can switch off, except those in the lists below: rows X(name, rule). */
 #define KVP_RULES(X)                                                                                                   \
     X(RETIRE_BEFORE_REUSE, "an extent is retired before it is granted for another object")                             \
     X(FREE_BEFORE_REUSE, "a dead extent is reused only after the node reported it free")                               \
@@ -167,7 +167,7 @@ typedef enum {
 #undef KVP_RULE_ENUM
 } kvp_rule_t;
 
-extern kvp_rule_t kvp_rule_off; /* the rule that is switched off; the simulator sets it */
+extern kvp_rule_t kvp_rule_off; /* the rule that is switched off in a mutant build; set by the test program */
 #define KVP_RULE(name) (kvp_rule_off != KVP_RULE_##name)
 #else
 #define KVP_RULE(name) 1

@@ -20,7 +20,7 @@
 #define SIZES_MAX 8u
 #define PIECE_BYTES_MAX (1u << 20)
 #define TABLE_BYTES_LONG (64u << 10)
-#define RING_SLOTS 1024u /* enough for what a few steps of the master free while the stock's thread does not run */
+#define RING_SLOTS 1024u /* size of a ring: fits the pieces freed in a few steps of the master, if the stock lags */
 #define KEPT_LEAST 2u /* number of ready pieces of each size that a stock keeps at least */
 #define KEPT_MOST 32u
 #define KEPT_SHARE 128u /* one more piece of a size is kept for every KEPT_SHARE pieces in use */
@@ -38,7 +38,7 @@ typedef struct {
 typedef struct {
     size_t bytes;
     uint32_t in_use; /* number of pieces in use; only the owner accesses it */
-    _Atomic uint32_t wanted; /* number of pieces of this size to keep ready */
+    _Atomic uint32_t wanted; /* number of pieces of this size that the stock's thread keeps ready */
     ring_t ready; /* ring of ready pieces, from the stock's thread to the owner */
 } kept_t;
 
@@ -222,7 +222,7 @@ keep_less(stock_t *stock, kept_t *kept)
 {
     piece_t surplus = {0};
 
-    /* a freed piece may come from kvp_pages_alloc, which does not count pieces */
+    /* in_use may already be 0, because a freed piece may come from kvp_pages_alloc, which does not count pieces */
     set_in_use(stock, kept, kept->in_use - (kept->in_use > 0));
     if (ring_count(&kept->ready) > atomic_load(&kept->wanted)) surplus = ring_get(&kept->ready);
     if (surplus.pages != NULL) give_back(stock, surplus);

@@ -39,11 +39,11 @@ void *kvp_pages_stock(void);
 void kvp_pages_stock_use(void *stock);
 
 typedef struct {
-    /* ready: number of taken pieces that the stock had touched. missed: number of those that it had not, being slow */
+    /* counts of pieces taken from the stock; ready: the piece was touched before; missed: no touched piece was ready */
     uint64_t ready, missed;
     uint64_t kept_bytes; /* bytes of pieces that are touched and not taken yet */
 } kvp_pages_stats_t;
 
-void kvp_pages_stats(kvp_pages_stats_t *stats_out); /* reads the figures of this thread's stock; zeros without one */
+void kvp_pages_stats(kvp_pages_stats_t *stats_out); /* figures of the calling thread's stock; all 0 without a stock */
 
 #endif

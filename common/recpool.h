@@ -23,7 +23,7 @@ typedef struct {
     kvp_recpool_block_t **blocks; /* directory of the blocks by number; NULL = the block is not allocated */
     uint32_t record_bytes;
     uint32_t link_at; /* offset in a record of four bytes that the pool overwrites while the record is free */
-    uint32_t back_at; /* offset of four more such bytes, for claims; 0 = no claims */
+    uint32_t back_at; /* offset in a record of four more bytes, which kvp_recpool_claim needs; 0 = no claims */
     uint32_t max; /* limit of the number of records in the pool */
     uint32_t n; /* number of the pool's records that are in use */
     uint32_t blocks_n, blocks_cap; /* blocks_n: highest block number + 1; blocks_cap: size of the directory */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Limits of a process, from getrlimit and /proc. / */
+ * Limits of a process, from getrlimit and /proc. */
 #include "common/rlimits.h"
 
 #include "common/log.h"
@@ -17,7 +17,7 @@ kvp_limit_files(void)
     struct rlimit limit;
 
     while (dir != NULL && readdir(dir) != NULL)
-        files.has++; /* counts three entries too many: ".", "..", and the descriptor of the directory itself */
+        files.has++; /* the count is too high by three: ".", "..", and the descriptor of the directory itself */
     if (dir != NULL) closedir(dir);
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) files.max = limit.rlim_cur;
     return files;

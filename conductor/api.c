@@ -261,7 +261,7 @@ on_ready(void *arg, const kvp_http_request_t *request, kvp_http_response_t *resp
         kvp_http_status(response, 200);
         kvp_http_type(response, "application/json");
     } else {
-        say_status(response, 200, "ready"); /* the loop is too busy to list the unreachable publishers */
+        say_status(response, 200, "ready"); /* the answer lacks the unreachable publishers: the loop is too busy */
     }
 }
 
@@ -347,8 +347,8 @@ answer_question(kvp_api_t *api, const kvp_asked_t *q, const uint64_t *hashes, si
         kvp_http_error(response, 503, "%s", kvp_err_text(KVP_NOMEM));
 }
 
-/* Reads the array in the field `array`, or else in the field `other`, into api->numbers, and the other fields of the
- * query into *q. Returns false after sending an error answer. */
+/* Reads the numbers in the query's field named `array`, or if it is missing in the field named `other`, into
+ * api->numbers, and the query's other fields into *q. Returns false after sending an error answer. */
 static bool
 take_question(kvp_api_t *api, const kvp_http_request_t *request, kvp_http_response_t *response, const char *array,
               const char *other, uint64_t max, kvp_asked_t *q)

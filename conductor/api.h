@@ -22,7 +22,7 @@ typedef struct {
     /* counters: queries; tokens in whole blocks of the queries; tokens of the longest match of each query, over
      * all instances */
     _Atomic uint64_t questions, asked_tokens, matched_tokens;
-    /* queries by length of the longest match, in tokens: 0, up to 255, 1023, 4095, 16383, more */
+    /* counters of queries by length of the longest match, in tokens: 0, up to 255, 1023, 4095, 16383, more */
     _Atomic uint64_t hits[KVP_HIT_LENGTHS];
 } kvp_api_t;
 

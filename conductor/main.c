@@ -246,7 +246,7 @@ note_left_out(void *arg, const uint64_t *urls, uint32_t n)
     kvp_routes_set_left_out(arg, urls, n);
 }
 
-/* Returns true if at least one registered instance has a URL, so that requests can be routed to it. */
+/* Returns true if a registered instance has a URL: then the router can choose a server. */
 static bool
 has_instances(void *arg)
 {

@@ -12,13 +12,13 @@
 #include "master/shell/server.h"
 
 typedef struct {
-    kvp_loop_t *loop; /* borrowed, as are the two below; all outlive the HTTP server */
+    kvp_loop_t *loop; /* borrowed, as are server and ha; all three outlive the HTTP server */
     kvp_server_t *server;
     kvp_ha_t *ha; /* NULL = a single master */
     kvp_metrics_t *metrics; /* owned, with all registered metrics */
     kvp_times_t times; /* for kvp_server_start */
     uint64_t start_ns; /* start time of the master, CLOCK_BOOTTIME */
-    kvp_master_stats_t core; /* a copy that the loop's thread makes for each HTTP request, as the fields below */
+    kvp_master_stats_t core; /* the core's statistics; the loop's thread copies all fields from here on for HTTP */
     kvp_server_stats_t shell;
     kvp_eventpub_t *events; /* NULL = no events are published */
     kvp_publisher_stats_t published;
@@ -34,7 +34,7 @@ typedef struct {
     uint64_t term;
 } kvp_admin_t;
 
-/* kvp_admin_init registers the metrics. kvp_admin_route binds the paths, after loop and server were made; ha is NULL
+/* kvp_admin_init registers the metrics. kvp_admin_route adds the URL paths, after loop and server were made; ha is NULL
  * for a single master, events NULL if none are published. NOMEM. kvp_admin_fini is called after the HTTP server has
  * stopped; legal on a zeroed admin. */
 kvp_err_t kvp_admin_init(kvp_admin_t *admin) KVP_MUST_USE;

@@ -52,8 +52,8 @@ typedef struct {
 
 typedef enum {
     CONN_OPEN,
-    CONN_BROKEN, /* broken by this side, or by an error */
-    CONN_ENDED, /* ended by the master's side */
+    CONN_BROKEN, /* state: the connection was broken by this side, or by an error */
+    CONN_ENDED, /* state: the connection was ended by the master's side */
 } conn_state_t;
 
 struct kvp_conn {
@@ -474,7 +474,7 @@ is_in_vain(kvp_conn_t *conn, const call_t *call, uint64_t now_ns, uint64_t *unti
         pthread_mutex_unlock(&conn->lock);
         send_ping(conn);
         pthread_mutex_lock(&conn->lock);
-        *until_ns = now_ns; /* zero wait: read the bytes that arrived meanwhile before the next check */
+        *until_ns = now_ns; /* no wait: first the bytes that have arrived are read, then the silence is checked */
         return false;
     }
     end_ns = since_ns + (conn->pinged_ns == 0 ? half_ns : call->silence_ns);
@@ -526,7 +526,7 @@ await_answer(kvp_conn_t *conn, call_t *call, uint64_t deadline_ns)
 static void
 note_answer(kvp_conn_t *conn, uint64_t took_ns)
 {
-    if (conn->waiters_n > 1) return; /* with other calls waiting, the time includes the wait for their answers */
+    if (conn->waiters_n > 1) return; /* not averaged: while other calls wait, the time includes their answers */
     took_ns = kvp_min_u64(took_ns, ANSWER_CAP_NS);
     conn->answer_ns = (conn->answer_ns * 7 + took_ns) / 8;
 }
@@ -570,7 +570,7 @@ kvp_conn_call_soon(kvp_conn_t *conn, kvp_buf_t *frame, uint64_t deadline_ns, uin
     kvp_err_t err;
     size_t used;
 
-    enlist_call(conn, &call); /* first enter the call in the list, where the leader looks for it once the answer came */
+    enlist_call(conn, &call); /* before the request is sent, so that the leader finds the call for the answer */
     err = post_frame(conn, frame, call.id);
     pthread_mutex_lock(&conn->lock);
     if (err == KVP_DISCONNECTED) break_locked(conn);

@@ -217,7 +217,7 @@ ask_member(kvp_discover_t *d)
     libs.curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, MEMBER_MS);
     libs.curl_easy_setopt(easy, CURLOPT_FORBID_REUSE, 1L);
     libs.curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-    libs.curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L); /* do not wait for a resolver thread that hangs */
+    libs.curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L); /* libcurl shall not wait for a resolver thread that hangs */
     libs.curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_bytes);
     libs.curl_easy_setopt(easy, CURLOPT_WRITEDATA, d);
     if (libs.curl_multi_add_handle(d->multi, easy) == CURLM_OK) {

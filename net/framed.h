@@ -22,7 +22,7 @@ typedef struct {
     bool is_unknown; /* the last attempt failed because the host's name has never resolved (net/names.h) */
     _Atomic bool is_ended; /* the peer ended the connection; false after a time-out, or if this side ended it */
     kvp_buf_t in; /* received bytes that were not consumed yet */
-    size_t in_at; /* start of the first unread byte in `in` */
+    size_t in_at; /* offset of the first unread byte in `in` */
     kvp_buf_t out; /* queued bytes that were not sent yet */
     size_t out_at;
     int fds_in[KVP_FRAMED_FDS]; /* received descriptors that were not taken yet, the oldest first; owned */

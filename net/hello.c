@@ -44,7 +44,7 @@ kvp_exchange(kvp_framed_t *c, uint64_t request_id, uint64_t deadline_ns, kvp_fra
             return KVP_OK;
         if (!has) err = kvp_framed_recv(c);
         if (err != KVP_OK && err != KVP_EAGAIN) break;
-        if (kvp_now_ns() >= deadline_ns) return KVP_DEADLINE; /* in each turn, also while other frames arrive */
+        if (kvp_now_ns() >= deadline_ns) return KVP_DEADLINE; /* the deadline holds even while other frames arrive */
         if (kvp_is_given_up(c->is_given_up)) return KVP_CLOSED;
         if (err == KVP_EAGAIN) kvp_poll_slice(&p, deadline_ns);
         err = KVP_OK;

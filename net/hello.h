@@ -21,7 +21,7 @@ typedef struct {
     uint32_t role; /* a kvp_role_t; 0 = client */
     /* to a master: the incarnation of the previous session, or 0; to a node: the incarnation that the master gave */
     uint64_t incarnation;
-    const uint8_t *pool_id; /* 16 bytes in a Hello to a node; NULL in a Hello to a master */
+    const uint8_t *pool_id; /* id of the pool: 16 bytes in a Hello to a node; NULL in a Hello to a master */
     /* in a Hello of a node to a master: the pool of the node's memory; NULL or term 0 = the node has no memory */
     const kvp_known_pool_t *known;
     bool is_state_only; /* in a Hello to a master that need not lead: the session only asks LIST, SEGMENTS and STATUS */

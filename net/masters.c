@@ -22,16 +22,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WATCH_ID 2u /* differs from the request id of Hello, which is sent later on the same connection */
+#define WATCH_ID 2u /* request id of WATCH; not that of Hello, which is sent later on the same connection */
 #define BACKOFF_FIRST_MS 20u
 #define BACKOFF_DOUBLINGS 4u
 #define STOOD_NS (1 * KVP_NS_PER_S) /* the end of a connection of at least this age clears failed_n of its master */
 #define CONNECT_MAX_NS (1 * KVP_NS_PER_S)
-#define CONNECT_NEXT_NS (300 * KVP_NS_PER_MS) /* time limit of one attempt if the host has several addresses */
+#define CONNECT_NEXT_NS (300 * KVP_NS_PER_MS) /* time limit of a connection attempt if the host has more addresses */
 /* a find that has run for this long replaces each connection that was opened before the find began and has no answer to
  * WATCH */
 #define RENEW_NS (300 * KVP_NS_PER_MS)
-#define RENEW_AGE_NS (2 * KVP_NS_PER_S) /* such a connection is replaced only at this age */
+#define RENEW_AGE_NS (2 * KVP_NS_PER_S) /* a connection without an answer to WATCH is not replaced before this age */
 #define WHY_MAX 512u
 #define NAME_POLL_NS (10 * KVP_NS_PER_MS)
 #define ALIVE_IDLE_S 2
@@ -116,8 +116,8 @@ begin_conn(master_t *x, kvp_names_t *names, uint64_t now_ns)
         fail_fresh(x, now_ns);
 }
 
-/* Turns TCP keep-alive on or off. It closes an idle connection whose host died without a sign. A session needs none,
- * because its heartbeat detects a dead host. */
+/* Turns TCP keep-alive on or off. Keep-alive closes an idle connection whose host died without a sign. A session needs
+ * no keep-alive, because its heartbeat detects a dead host. */
 static void
 keep_alive(int fd, bool is_on)
 {
@@ -442,7 +442,7 @@ kvp_masters_tend(kvp_masters_t *m, uint32_t term)
         return false; /* the finding thread serves all connections */
     m->term = (uint32_t)kvp_max_u64(m->term, term);
     poll_masters(m, 0);
-    is_outdated = best_above(m, m->term) != NULL; /* a master that was found before, and refused, has no higher term */
+    is_outdated = best_above(m, m->term) != NULL; /* not a master that was found before: m->term has its term */
     pthread_mutex_unlock(&m->lock);
     return is_outdated;
 }

@@ -42,7 +42,7 @@ typedef struct {
 struct kvp_names {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* signals a change of is_asked in some entry */
-    uint32_t refs; /* one reference of the owner and of each thread; lock guards this field and the entries */
+    uint32_t refs; /* references: one of the owner, one of each thread; lock guards this field and the entries */
     entry_t entries[ENTRIES];
 };
 

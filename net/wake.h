@@ -19,8 +19,8 @@ kvp_wake(int wake_fd)
 }
 
 /* A gather counts answers for which the control thread waits without blocking. The control thread gives each answering
- * thread a part, and the return of the last part wakes it. It keeps one part itself while it gives out parts, so the
- * gather cannot end before all are given out. */
+ * thread a part, and the return of the last part wakes it. The control thread keeps one part itself until all parts are
+ * given out, so the gather cannot end earlier. */
 typedef struct {
     int wake_fd; /* eventfd of the control thread; borrowed */
     _Atomic uint32_t left;

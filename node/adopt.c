@@ -196,7 +196,7 @@ kvp_node_keep_open(kvp_node_t *node, const kvp_node_conf_t *conf)
     err = kvp_keeper_link_init(&k->link, node->conf.name, conf->keep_ns / KVP_NS_PER_MS);
     if (err != KVP_OK) {
         k->mode = KVP_KEEP_NONE;
-        return KVP_OK; /* the failure is logged, and a node without a keeper can serve */
+        return KVP_OK; /* the failed set-up of the link to the keeper is logged; a node can serve without a keeper */
     }
     err = kvp_keeper_link_meet(&k->link, MEET_NS, BUSY_NS, &welcome);
     if (err == KVP_BUSY) {

@@ -199,8 +199,8 @@ export_chunk(kvp_node_t *node, kvp_node_conn_t *conn, const Kvp__Pb__OpenChunk *
             node->tps.tps[tp]->ops->mr_export((*chunk_out)->payload_mrs[tp], access, conn->att.incarnation, &tokens[0]);
     if (err == KVP_OK)
         err = node->tps.tps[tp]->ops->mr_export((*chunk_out)->meta_mrs[tp], access, conn->att.incarnation, &tokens[1]);
-    /* EAGAIN for a write: the client's key for writing, a registration of its own, must first be made. NOMEM for this
-     * registration is not the client's fault, so the client gets NOTSUP. */
+    /* EAGAIN for a write: the transport must first register the chunk once more, for the key of this client.
+     * NOMEM of such a registration is not the client's fault, so the client gets NOTSUP. */
     if (err == KVP_EAGAIN && access == KVP_ACCESS_WRITE)
         err = kvp_node_pin_grant(&node->tps.pin, (uint32_t)tp, ask->chunk, conn->att.incarnation);
     if (err == KVP_NOMEM && (node->tps.tps[tp]->ops->caps & KVP_TP_SLOW_REG) != 0) return KVP_NOTSUP;

@@ -14,7 +14,7 @@
 typedef struct {
     kvp_framed_t conn;
     kvp_hello_reply_t hello;
-    char local_host[KVP_HOST_MAX]; /* our own address on the network to this master */
+    char local_host[KVP_HOST_MAX]; /* the node's own address on the network to this master */
 } kvp_node_dialed_t;
 
 #define KVP_NODE_REFUSAL_MAX 320u
@@ -23,7 +23,7 @@ typedef enum {
     KVP_DIAL_IDLE, /* no connection is wanted */
     KVP_DIAL_WANTED,
     KVP_DIAL_FOUND, /* a connection waits for the control thread to take it */
-    KVP_DIAL_OUTDATED /* idle, and another master leads than the one found last */
+    KVP_DIAL_OUTDATED /* no connection is wanted, and another master leads than the one found last */
 } kvp_node_dial_state_t;
 
 typedef struct {
@@ -39,14 +39,14 @@ typedef struct {
     bool has_thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    _Atomic bool is_stopping; /* set under lock, which also guards the fields below */
+    _Atomic bool is_stopping; /* the dial's thread must end; set under lock, which also guards the fields below */
     kvp_node_dial_state_t state;
     bool is_good; /* the previous connection was mounted, so the first attempt has no back-off */
     kvp_node_dialed_t result;
     kvp_err_t last_err; /* the result of the last attempt to find the master */
     char refusal[KVP_NODE_REFUSAL_MAX]; /* why no master of the list is acceptable; empty = some master may be */
     uint64_t attempts;
-    uint64_t incarnation; /* the incarnation of the previous session; 0 = none */
+    uint64_t incarnation; /* the incarnation of the node's previous session with a master; 0 = none */
     kvp_known_pool_t known; /* the pool of the node's memory; term 0 = the node has no memory */
 } kvp_node_dial_t;
 

@@ -298,7 +298,7 @@ kvp_node_start(const kvp_node_conf_t *conf, uint64_t deadline_ns, kvp_node_t **n
         char why[KVP_NODE_REFUSAL_MAX];
 
         kvp_node_dial_refusal(&node->dial, why);
-        /* logged again in the caller's thread, whose log may be diverted (kvp_log_divert) */
+        /* the refusal is logged again in the caller's thread, whose log may be diverted (kvp_log_divert) */
         if (why[0] != '\0') kvp_log_error("node", "%s", why);
         kvp_node_stop(node, 0);
         return err;

@@ -85,7 +85,7 @@ push_out(kvp_node_t *node)
     kvp_node_link_t *l = &node->link;
     kvp_err_t err;
 
-    kvp_node_keep_save(node); /* saved before the master can rely on the state */
+    kvp_node_keep_save(node); /* saves the core's state before messages let the master rely on the state */
     err = kvp_framed_flush(&l->conn);
 
     if (err == KVP_EAGAIN && kvp_framed_out_bytes(&l->conn) > QUEUED_MAX) err = KVP_LIMIT;
@@ -142,8 +142,8 @@ ask_mount(kvp_node_t *node)
     msg.mounted_term = kvp_node_core_mounted_term(node->core);
     node->link.state = KVP_LINK_MOUNTING;
     (void)ask_master(node, KVP_OP_MOUNT, &msg);
-    /* The answer may be lost although the master has granted space in this memory, so the memory no longer counts as
-     * fresh. */
+    /* The answer to Mount may be lost although the master has granted space in this memory, so the
+     * memory no longer counts as fresh. */
     node->link.was_told_fresh = node->is_fresh;
     node->is_fresh = false;
 }

@@ -12,7 +12,7 @@ kvp_node_drop_memory(kvp_node_t *node)
     kvp_node_core_drop_segment(node->core);
     kvp_node_settle(node);
     kvp_node_tps_stop(&node->tps);
-    kvp_node_rounds_over(node); /* the transports are stopped, so no copy is under way */
+    kvp_node_rounds_over(node); /* no copy is under way, because the transports are stopped */
     kvp_node_keep_drop(node);
     kvp_node_populate_end(&node->populate);
     node->mem = NULL;

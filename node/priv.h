@@ -73,7 +73,7 @@ typedef struct {
     kvp_node_link_state_t state;
     kvp_node_ev_t ev;
     kvp_framed_t conn;
-    uint64_t number; /* the number of this connection; answers to requests of an older connection are dropped */
+    uint64_t number; /* the number of the connection to the master; answers to requests of older ones are dropped */
     uint64_t next_request;
     uint64_t incarnation;
     uint32_t segment_id;
@@ -110,7 +110,7 @@ typedef struct {
     _Atomic bool is_over; /* the tier must not be mounted again; set by other threads */
     uint8_t pool_id[16], uuid[16];
     uint32_t segment_id;
-    uint64_t request; /* the request id of a MOUNT, TIER_REPORT or RECLAIM that is not answered; 0 = none */
+    uint64_t request; /* the request id of a MOUNT, UNMOUNT, TIER_REPORT or RECLAIM that is not answered; 0 = none */
     /* before this time the tier is not mounted; for a mounted tier, the time of the next check of its size */
     uint64_t again_ns;
     uint64_t told_bytes; /* the size that was last sent to the master */
@@ -137,7 +137,7 @@ typedef struct {
     kvp_node_keep_state_t state;
     kvp_keeper_link_t link;
     kvp_node_ev_t ev;
-    kvp_node_book_t book; /* the book of the memory that the node has or had */
+    kvp_node_book_t book; /* the book (a file with the core's state) of the memory that the node has or had */
     bool is_unsaved; /* the state in the book is older than the core's state */
     uint32_t pid;
     uint64_t due_ns, again_ns;
@@ -200,7 +200,7 @@ struct kvp_node {
     struct { /* figures.c; the lock guards the other fields */
         pthread_mutex_t lock;
         pthread_cond_t changed;
-        kvp_node_info_t info; /* the control thread updates it once in each turn */
+        kvp_node_info_t info; /* the node's figures, updated by the control thread once in each turn */
         kvp_err_t last_err; /* the reason why the node is not mounted */
         bool is_stopping; /* the node must stop */
         uint64_t stop_by_ns; /* the deadline of the stop */
@@ -263,7 +263,7 @@ typedef struct {
     uint64_t since_ns;
     bool has_hello;
     bool is_writer; /* the client got memory to which it can store without the node's control */
-    bool has_rest; /* requests are left that did not fit in the turn */
+    bool has_rest; /* received requests that did not fit in the turn wait for the next turn */
     /* the client was refused: its bytes are discarded, and the connection closes after the peer has read the reason */
     bool is_leaving;
 } kvp_node_conn_t;
@@ -314,7 +314,7 @@ void kvp_node_tiering_poll(kvp_node_t *node, uint64_t now_ns);
 bool kvp_node_tiering_on_order(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t *err_out);
 bool kvp_node_tiering_on_mounted(kvp_node_t *node, const kvp_frame_t *frame, const struct Kvp__Pb__MountReply *msg);
 kvp_err_t kvp_node_tiering_on_answer(kvp_node_t *node, const kvp_frame_t *frame) KVP_MUST_USE;
-/* kvp_node_tiering_on_unmounted returns whether the answer was about the tier */
+/* kvp_node_tiering_on_unmounted handles the answer to an Unmount; false = not the tier's Unmount */
 bool kvp_node_tiering_on_unmounted(kvp_node_t *node, const kvp_frame_t *frame);
 void kvp_node_tiering_link_lost(kvp_node_t *node);
 void kvp_node_tiering_leave_memory(kvp_node_t *node);
@@ -328,10 +328,10 @@ kvp_err_t kvp_node_check_fit(const kvp_node_t *node, uint64_t held_bytes) KVP_MU
 kvp_err_t kvp_node_keep_open(kvp_node_t *node, const kvp_node_conf_t *conf) KVP_MUST_USE;
 
 /* Functions of keep.c, for adopt.c. kvp_node_keep_set_up starts to use the keeper that sent WELCOME.
- * kvp_node_keep_lose drops the keeper's connection and marks the book as not whole, so that no process adopts its
- * state; the node then calls a keeper again. kvp_node_keep_give_up tells the keeper to free its memory (is_alone: no
- * node serves this memory). kvp_node_keep_leave closes the connection without a message: the keeper keeps the memory.
- * kvp_node_keep_why says why a keeper cannot be used. */
+ * kvp_node_keep_lose drops the keeper's connection and marks the book as not whole, so that no process adopts
+ * its state; the node then calls a keeper again. kvp_node_keep_give_up makes the keeper close its files of
+ * the memory (is_alone: and free their pages, which no node uses). kvp_node_keep_leave closes the connection
+ * without a message: the keeper keeps the memory. kvp_node_keep_why says why a keeper cannot be used. */
 void kvp_node_keep_set_up(kvp_node_t *node, const kvp_keeper_msg_t *welcome);
 void kvp_node_keep_lose(kvp_node_t *node, const char *why);
 void kvp_node_keep_give_up(kvp_node_t *node, bool is_alone);

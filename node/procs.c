@@ -26,7 +26,7 @@ kvp_node_proc_get(kvp_node_t *node, int pid, int pidfd, kvp_node_process_t **pro
 
     kvp_list_foreach (link, &node->serve.procs) {
         proc = kvp_list_entry(link, kvp_node_process_t, link);
-        /* After a process has exited, another process may get its number. */
+        /* A process that has exited does not match: another process may have got its number. */
         if (proc->pid != pid || proc->core.is_dead || kvp_pidfd_is_over(proc->ev.fd)) continue;
         close(pidfd);
         *proc_out = proc;

@@ -231,7 +231,7 @@ on_accept(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
             continue;
         }
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            /* The listener stays readable, so accepting is paused; otherwise the loop would spin. */
+            /* No descriptor or memory is left: accepting pauses, or the loop would spin on the readable listener. */
             uint32_t missed;
             if (kvp_log_limit_ok(&l->noise, &missed)) kvp_log_warn("node", "cannot accept: %m");
             l->paused_until_ns = kvp_now_ns() + ACCEPT_PAUSE_NS;
@@ -349,7 +349,7 @@ close_listener(kvp_node_t *node, kvp_node_listener_t *l)
 kvp_err_t
 kvp_node_serve_open(kvp_node_t *node, const kvp_hostport_t *at)
 {
-    kvp_node_listener_t tried[PORT_TRIES]; /* kept open meanwhile, as the kernel would choose the same ports again */
+    kvp_node_listener_t tried[PORT_TRIES]; /* kept open, or the kernel would choose these unusable ports again */
     kvp_err_t err = open_tcp(node, at);
     size_t n = 0;
 

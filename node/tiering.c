@@ -265,7 +265,7 @@ finish_load(kvp_node_t *node, const step_t *s)
     if (is_lost || (s->op.err == KVP_OK && s->op.meta.len != s->stage.len)) return KVP_STAGE_GONE;
     if (s->op.err != KVP_OK || node->mem == NULL || memcmp(o->mem_uuid, node->mem->uuid, sizeof o->mem_uuid) != 0)
         return KVP_STAGE_FAILED;
-    /* if the order came on an earlier connection, the master has retired the extent since */
+    /* an order of an earlier connection fails: the master has retired its extent since */
     return o->link_number == node->link.number && seal_extent(node, s) ? KVP_STAGE_OK : KVP_STAGE_FAILED;
 }
 
@@ -413,7 +413,7 @@ read_page(kvp_node_t *node)
     const kvp_node_tiering_t *t = &node->tiering;
     order_t *o = order_make(node, KVP_OP_TIER_REPORT, 0, t->told_n);
 
-    if (o == NULL) node->link.conn.out.err = KVP_NOMEM; /* this error ends the connection, and the report with it */
+    if (o == NULL) node->link.conn.out.err = KVP_NOMEM; /* the error ends the master's connection, and the report too */
     for (uint32_t i = 0; o != NULL && i < o->n; i++) {
         step_t *s = &o->steps[i];
 

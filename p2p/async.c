@@ -21,14 +21,14 @@
 /* A peer with waiting or running jobs. */
 typedef struct {
     kvp_list_t link; /* entry in `peers` */
-    kvp_list_t on_ready; /* entry in `ready` while a job of the peer may begin */
+    kvp_list_t on_ready; /* the peer's entry in the list `ready`, while one of its jobs may begin */
     kvp_list_t waiting; /* waiting jobs, in the order of submission */
     uint32_t waiting_n, running_n;
     kvp_hostport_t where;
 } peer_t;
 
 typedef struct {
-    kvp_list_t link; /* entry in `jobs`, in the order of submission */
+    kvp_list_t link; /* the job's entry in the list `jobs`, in the order of submission */
     kvp_list_t on_peer; /* entry in peer->waiting */
     peer_t *peer; /* the peer of the job; NULL = the job is finished */
     uint64_t id;
@@ -40,7 +40,7 @@ typedef struct {
 
 struct kvp_p2p_async {
     kvpool_p2p_t *p2p;
-    pthread_mutex_t lock; /* a leaf: its holder takes no other lock; guards all fields below */
+    pthread_mutex_t lock; /* leaf lock: its holder takes no other lock; guards all fields below */
     pthread_cond_t work; /* wakes the threads */
     pthread_cond_t done; /* wakes callers of kvpool_p2p_poll */
     kvp_list_t jobs;
@@ -96,7 +96,7 @@ make_peer(kvp_p2p_async_t *async, const kvp_hostport_t *where)
     return peer;
 }
 
-/* rank_peer updates the peer's place by its jobs: puts it into `ready`, or takes it out, or frees it. */
+/* rank_peer puts the peer into the list `ready`, takes it out, or frees it, as its waiting and running jobs require. */
 static void
 rank_peer(kvp_p2p_async_t *async, peer_t *peer)
 {
@@ -162,7 +162,7 @@ begin_next(kvp_p2p_async_t *async)
     job = kvp_list_first(&peer->waiting, job_t, on_peer);
     kvp_list_del(&job->on_peer);
     peer->waiting_n--;
-    kvp_list_del(&peer->on_ready); /* the peer's next turn comes after those of the other peers */
+    kvp_list_del(&peer->on_ready); /* the peer's next turn comes after the turns of the other ready peers */
     peer->running_n++;
     rank_peer(async, peer);
     return job;
@@ -288,7 +288,7 @@ kvpool_p2p_submit(kvpool_p2p_t *p2p, const char *peer, int kind, const kvpool_p2
 
     if (err != KVP_OK) return err;
     err = submit_job(p2p, peer, kind, ops, n, deadline_ms, id_out);
-    if (err != KVP_OK) kvp_p2p_count(p2p, err); /* after OK the job's thread counts the result */
+    if (err != KVP_OK) kvp_p2p_count(p2p, err); /* after OK the thread that runs the job counts the result */
     return kvp_p2p_leave(p2p, err);
 }
 
@@ -319,7 +319,7 @@ poll_job(kvp_p2p_async_t *async, uint64_t id, uint64_t until_ns, int *result_out
         err = kvp_is_given_up(&async->p2p->is_given_up) ? KVP_CLOSED : KVP_EAGAIN;
         if (now_ns >= until_ns || err == KVP_CLOSED) break;
         kvp_cond_wait_until(&async->done, &async->lock, kvp_min_u64(until_ns, now_ns + KVP_POLL_SLICE_NS));
-        err = KVP_NOT_FOUND; /* another thread may read the result while this one waits */
+        err = KVP_NOT_FOUND; /* for the case that another thread takes the job's result during this wait */
     }
     if (err == KVP_OK) {
         *result_out = job->result;

@@ -24,7 +24,7 @@
 #define STAT_V1_BYTES offsetof(kvpool_p2p_stat_t, rdma_bytes)
 #define WHY_MAX 512
 #define OWN_STAGES_MAX                                                                                                 \
-    32u /* most bounce buffers: one for each background thread, each of which a stopped peer may hold up */
+    32u /* most bounce buffers: one for each background thread, because a stopped peer may block any thread */
 #define FLAGS_ALL (KVPOOL_P2P_TOKENS | KVPOOL_P2P_TRACEABLE)
 
 /* Pool id for the transport's connections between peers, which belong to no pool. */
@@ -448,7 +448,7 @@ stop_parts(kvpool_p2p_t *p2p)
 {
     if (p2p->async != NULL) kvp_p2p_async_destroy(p2p->async);
     if (p2p->has_owns) kvp_p2p_owns_close(&p2p->owns);
-    kvp_p2p_rdma_stop(&p2p->rdma); /* the RDMA thread ends first, because it uses the lanes */
+    kvp_p2p_rdma_stop(&p2p->rdma); /* the thread of the RDMA transport ends first, because it uses the lanes */
     kvp_p2p_server_stop(p2p->server);
     if (p2p->has_parts) {
         kvp_p2p_lanes_fini(&p2p->lanes);

@@ -24,7 +24,7 @@ struct kvpool_p2p {
     kvp_names_t *names;
     kvp_tp_t *tp;
     kvp_p2p_rdma_t rdma;
-    kvp_tp_t *shm; /* for shared memory of peers and our own; like owns, it lives until the endpoint is freed */
+    kvp_tp_t *shm; /* transport for shared memory; like owns, it lives until the endpoint is freed */
     bool has_owns;
     kvp_p2p_owns_t owns;
     kvp_p2p_maps_t maps;

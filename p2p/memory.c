@@ -40,8 +40,8 @@ kvpool_p2p_unregister(kvpool_p2p_t *p2p, void *addr)
 
     if (err != KVP_OK) return err;
     own = kvp_p2p_owns_begin(&p2p->owns, addr);
-    /* Memory of the endpoint gets other pages when it is revoked. Network adapters must release the old pages first,
-     * also for our own transfers. */
+    /* Revoked memory of the endpoint gets other pages. Network adapters must have released the old pages by then, also
+     * for our own transfers, so hide and unregister the range first. */
     kvp_p2p_owns_hide(&p2p->owns, own);
     err = kvp_p2p_ranges_del(&p2p->ranges, addr);
     revoked = kvp_p2p_owns_revoke(&p2p->owns, own);

@@ -26,7 +26,7 @@
 
 typedef struct {
     size_t prefix_len; /* length of the prefix, the text before the ranks, without the "@" after it */
-    size_t model_at; /* offset in the prefix of the model's name */
+    size_t model_at; /* offset of the model's name in the prefix */
     /* The part of its block that the object contains: two texts, borrowed from the key, before and after its group. In
      * a vLLM key without a group, `ranks` includes the last "@", so two different keys never have the same part. */
     const char *ranks, *more;

@@ -23,7 +23,7 @@ kvp_frame_hdr_decode(const uint8_t bytes[KVP_FRAME_HDR_BYTES], kvp_frame_hdr_t *
     memcpy(&h.head_len, bytes + 6, 2);
     memcpy(&h.request_id, bytes + 8, 8);
     if (h.length > KVP_FRAME_MAX || (h.flags & ~KVP_FRAME_FLAGS_KNOWN) != 0) return KVP_PROTO;
-    /* Not compared with the padded head: a frame without a tail may end right after its head, without padding. */
+    /* The padding of the head is not counted: a frame without a tail may end right after its head, without padding. */
     if (h.head_len > h.length) return KVP_PROTO;
     *hdr_out = h;
     return KVP_OK;

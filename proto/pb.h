@@ -20,8 +20,8 @@ typedef struct {
 
 #define KVP_PB_BUDGET (256u << 10)
 
-/* kvp_pb_unpack decodes the frame's head as a message of type desc. NULL, with pb->err, if the head is malformed or
- * over the budget, or without memory. The result is valid until kvp_pb_free; protobuf-c ends its strings with NUL. */
+/* kvp_pb_unpack decodes the frame's head as a message of type desc, valid until kvp_pb_free. NULL, and pb->err is the
+ * reason: the head is malformed or over KVP_PB_BUDGET, or there is no memory. protobuf-c ends strings with NUL. */
 void *kvp_pb_unpack(kvp_pb_t *pb, const ProtobufCMessageDescriptor *desc, const kvp_frame_t *frame);
 void kvp_pb_free(kvp_pb_t *pb, void *msg);
 

@@ -18,7 +18,7 @@
 #define KVP_DESC_BYTES 128u
 #define KVP_DESC_LINE_BYTES 64u
 #define KVP_KEY_CELL_BYTES 128u
-/* memory files of a chunk: payload and metadata; a process may map each twice, to read and to write */
+/* number of memory files of a chunk: payload, metadata; a process may map each twice, to read and to write */
 #define KVP_CHUNK_FILES 2u
 
 /* kvp_extent_bytes returns the space of an extent of len bytes: len rounded up to kvp_extent_align_bytes, the extent's
@@ -32,7 +32,7 @@ typedef struct {
     uint32_t version;
     uint32_t chunk; /* index of this chunk in its segment */
     uint8_t pool_id[16];
-    uint8_t segment_uuid[16]; /* a new random number each time a node creates the memory */
+    uint8_t segment_uuid[16]; /* random id of the segment's memory, new each time a node creates the memory */
     uint64_t digest_seed;
     uint64_t epoch; /* epoch of the node incarnation that created the memory */
     uint64_t term; /* highest master term that the node has accepted */
@@ -45,8 +45,8 @@ typedef struct {
     uint64_t check; /* XXH3-64 of the bytes before this field */
 } kvp_superblock_t;
 
-/* The tenant whose objects were put into the chunk last, at offset KVP_SB_OWNER_OFF of the metadata. Not a part of the
- * superblock, because clients check the superblock's bytes while the node writes the owner. */
+/* The tenant whose objects were put into the chunk last, at offset KVP_SB_OWNER_OFF of the metadata. Nothing reads it
+ * there: the node's next process checks the superblock, and takes the owner from the keeper's book. */
 #define KVP_SB_OWNER_OFF 2048u
 typedef struct {
     /* the name, at most KVP_TENANT_NAME_MAX bytes, then zeroes; empty = the default tenant, or no tenant */

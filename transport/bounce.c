@@ -14,7 +14,7 @@ struct kvp_bounce {
     uint8_t *parts[KVP_BOUNCE_PARTS_MAX];
     kvp_sum_state_t *sum;
     kvp_device_queue_t *queues[QUEUES_MAX]; /* copy queues, one for each device context; opened when first needed */
-    bool is_busy[QUEUES_MAX]; /* true while copies of this queue are under way */
+    bool is_busy[QUEUES_MAX]; /* true while copies of the queue with this index are under way */
     uint32_t queues_n;
 };
 

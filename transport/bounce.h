@@ -17,18 +17,18 @@
 
 typedef struct kvp_bounce kvp_bounce_t;
 
-/* The bounce buffers of one handle. A buffer is made when it is first needed, and kept until fini. Any thread. */
+/* A set of bounce buffers. Each is made when first needed, and kept until fini. Any thread may use it. */
 typedef struct {
     uint32_t max; /* the most bounce buffers that may exist at a time */
     uint32_t parts; /* the number of parts of each buffer, at most KVP_BOUNCE_PARTS_MAX */
     pthread_mutex_t lock; /* guards idle and made; its holder takes no other lock */
     pthread_cond_t freed;
-    kvp_list_t idle; /* the buffers that no thread uses; guarded by lock */
-    uint32_t made; /* the number of buffers that exist or are being made; guarded by lock */
+    kvp_list_t idle; /* the bounce buffers that no thread uses; guarded by lock */
+    uint32_t made; /* the number of bounce buffers that exist or are being made; guarded by lock */
 } kvp_bounces_t;
 
 void kvp_bounces_init(kvp_bounces_t *bounces, uint32_t max, uint32_t parts);
-void kvp_bounces_fini(kvp_bounces_t *bounces); /* frees the buffers; every buffer must be released */
+void kvp_bounces_fini(kvp_bounces_t *bounces); /* frees the bounce buffers; every buffer must be released */
 
 /* kvp_bounce_take returns an idle bounce buffer or a new one, and waits for one until deadline_ns. DEADLINE, NOMEM, SYS
  * (the device's driver cannot pin memory). One thread uses a buffer at a time. kvp_bounce_rele gives the buffer back

@@ -50,7 +50,7 @@ _Alignas(64) static const uint8_t secret[SECRET_BYTES] = {
 
 /* How a function that adds stripes to the checksum also stores their bytes. */
 typedef enum {
-    STORE_NONE, /* does not store: the bytes have been stored already */
+    STORE_NONE, /* the function does not store: the bytes have been stored already */
     STORE_PLAIN,
     STORE_STREAM, /* non-temporal stores, which bypass the cache; dst is aligned to 32 bytes */
 } store_t;

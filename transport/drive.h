@@ -18,7 +18,7 @@ typedef struct {
     size_t submitted_n;
     size_t done_n;
     uint64_t patience_ns; /* the queue is cut if no byte moves for this time; UINT64_MAX = only at the deadline */
-    uint64_t moved_ns; /* the time when a byte last moved, at first the time of kvp_xferq_begin */
+    uint64_t moved_ns; /* the time when a byte of this queue last moved, at first the time of kvp_xferq_begin */
     uint64_t seen_bytes; /* sent_bytes + received_bytes of the endpoint at the end of the last round */
     bool has_moved; /* in this round a byte moved or a transfer of the queue completed */
     /* OK, or why the queue was cut. Further transfers of a cut queue are not submitted, and the caller closes the

@@ -13,7 +13,7 @@ struct kvp_reg {
     uintptr_t end;
     kvp_devmem_t mem;
     bool is_reached; /* the range is device memory that at least one transport can access in place */
-    bool is_leaving; /* kvp_regs_del was called: no new holds, existing holds stay valid; guarded by the lock */
+    bool is_leaving; /* kvp_regs_del was called: the range gets no new holds; its holds stay valid; guarded by lock */
     _Atomic uint32_t users;
     kvp_loan_t *loans[]; /* the loan of each transport; NULL = no loan */
 };

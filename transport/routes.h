@@ -47,7 +47,7 @@ kvp_err_t kvp_connect_await(kvp_ep_t *ep, const kvp_err_t *outcome, const _Atomi
 typedef struct {
     kvp_ep_t *ep; /* the endpoint of the trial; NULL = no trial is under way */
     uint32_t segment_id;
-    size_t transport; /* the transport's index in the list of the handle */
+    size_t transport; /* the index of the tested transport in the handle's list of transports */
     kvp_err_t outcome; /* the outcome of the connection, set by kvp_connect_done */
     uint64_t end_ns;
 } kvp_trial_t;

@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-/* The functions that fill the empty slots of a table. They suit a synchronous transport without a serving side. */
+/* The functions that fill empty slots of a transport's table. They suit a synchronous transport that serves no peer. */
 static kvp_err_t
 default_listen(kvp_tp_t *tp, const kvp_hostport_t *at, kvp_hostport_t *bound_out)
 {
@@ -38,7 +38,7 @@ default_wake_or_tend(kvp_tp_t *tp)
     (void)tp;
 }
 
-/* Calls done at once: right only for a transport to which no peer writes. Other transports need a peer_fence. */
+/* The empty slot peer_fence calls done at once: right only for a transport to which no peer writes. */
 static void
 default_peer_fence(kvp_tp_t *tp, kvp_idrange_t dead, uint64_t live_min, kvp_fence_fn done, void *arg)
 {
@@ -46,7 +46,7 @@ default_peer_fence(kvp_tp_t *tp, kvp_idrange_t dead, uint64_t live_min, kvp_fenc
     done(arg, dead.last);
 }
 
-/* Calls done at once. Right only for a transport whose serving side makes no copies. */
+/* The empty slot quiesce calls done at once: right only for a transport whose serving side makes no copies. */
 static void
 default_quiesce(kvp_tp_t *tp, kvp_quiesce_fn done, void *arg)
 {

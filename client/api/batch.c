@@ -9,11 +9,11 @@
 
 #include <stdatomic.h>
 
-#define MOVES_MAX 4096u /* most moves of one step; bounds the working memory of a large batch */
+#define MOVES_MAX 4096u /* most transfers of objects (moves) in one step; bounds a large batch's working memory */
 
 typedef struct {
     kvp_apicall_t *call;
-    kvp_link_t *link; /* the link that the batch holds; NULL = no session */
+    kvp_link_t *link; /* the connection to a master (link) that the batch holds; NULL = no session */
     const kvp_span_t *spans;
 } shell_t;
 
@@ -300,7 +300,7 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
             if (err != KVP_OK) kvp_putop_fail(&op, err);
         }
         if (step.kind == KVP_STEP_MOVE) {
-            /* if true, a silent node is given up early: its objects can be put on another node */
+            /* if true, the put gives a silent node up early, because another node can take the objects */
             bool may_go_elsewhere = op.only == 0 && kvp_peers_are_many(sh.link->peers);
 
             run_moves(&sh, &(kvp_transfer_t){.has_copies = op.has_copies, .others = may_go_elsewhere}, op.moves,

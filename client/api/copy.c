@@ -5,13 +5,13 @@
 
 #include "transport/copy.h"
 
-#define CHUNK 64u /* pieces whose registrations are held at one time; an unregister waits for at most one chunk */
+#define CHUNK 64u /* pieces that kvpool_copy holds registered at one time; kvpool_unregister waits for one chunk */
 
 /* State of kvpool_copy: the chunk of pieces that is being copied. Copies to or from a device run in the background on
  * a queue. The queue stays open for the next pieces of the same device context. */
 typedef struct {
     kvp_regs_t *regs;
-    kvp_device_queue_t *queue; /* the open queue; NULL = no queue is open */
+    kvp_device_queue_t *queue; /* the open queue for device copies; NULL = no queue is open */
     kvp_reg_t *held[2 * CHUNK];
     uint32_t held_n;
     const kvp_devmem_t *mems[CHUNK]; /* device of the piece's device side; NULL = both sides are host memory */

@@ -17,7 +17,7 @@ typedef struct {
     kvp_apicall_t *call;
     kvp_query_t query; /* the question to the master; the reservation's time counts from query.asked_ns */
     Kvp__Pb__Lookup head;
-    uint8_t *present; /* the caller's array, one byte for each key; may be NULL */
+    uint8_t *present; /* the caller's array: byte i reports whether the i-th key is present; may be NULL */
     kvpool_lookup_t result;
     uint64_t ticket; /* the master's ticket of a reservation that could not be recorded; 0 = none */
 } ask_t;
@@ -125,7 +125,7 @@ static void
 refuse_granted(const ask_t *a)
 {
     kvp_mastersession_t *session = a->call->pool->session;
-    kvp_buf_t *tickets = &a->call->scratch->in; /* the buffer has room for a ticket, because the answer was in it */
+    kvp_buf_t *tickets = &a->call->scratch->in; /* this buffer held the master's answer, so a ticket fits in it */
     kvp_link_t *link;
 
     if (a->ticket == 0 || kvp_session_hold(session, 0, &link) != KVP_OK) return;

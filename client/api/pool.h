@@ -49,7 +49,7 @@ typedef struct {
     const kvpool_lineage_t *lineage; /* of a put of one object: its place in a sequence of blocks; NULL = none */
     uint32_t epoch; /* with KVPOOL_EPOCH: the epoch that the tenant must have */
     uint64_t join_until_ns; /* of a put: end of the wait for another client's put of the key; see client/core/putop.h */
-    bool is_patient; /* waits for a master until deadline_ns, even if the handle's master_wait_ms is shorter */
+    bool is_patient; /* the call waits for a master until deadline_ns, even if master_wait_ms is shorter */
     bool asks_state; /* the call is allowed on a handle with is_state_only */
 } kvp_apicall_t;
 

@@ -7,9 +7,9 @@
 #include <string.h>
 
 #define PIECES_MAX 1024u
-#define WINDOW_KEY_BYTES (8u << 20) /* most key bytes in one PUT_BEGIN; KVP_PLACES_MAX keys never have so many */
-/* most payload bytes in one round of begin, fill, seal, commit; the first objects cannot be evicted to make space for
- * the last ones until the round ends */
+#define WINDOW_KEY_BYTES (8u << 20) /* most key bytes in one PUT_BEGIN; KVP_PLACES_MAX keys always have fewer bytes */
+/* most payload bytes in one round of a put: begin, fill, seal, commit. Until the round ends, its first objects cannot
+ * be evicted to make space for its last objects */
 #define WINDOW_PUT_BYTES (64ull << 20)
 
 _Static_assert(sizeof(kvpool_iov_t) == sizeof(kvp_iov_t) && offsetof(kvpool_iov_t, len) == offsetof(kvp_iov_t, len),

@@ -173,8 +173,8 @@ kvpool_batch_is_exist(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const 
     for (size_t i = 0; i < n; i += KVP_BATCH_MAX) {
         size_t some = n - i < KVP_BATCH_MAX ? n - i : KVP_BATCH_MAX;
 
-        /* Any other error is in results already. The loop goes on: after the deadline, later windows end at
-         * once. */
+        /* ask_window has written any other error to results. Later windows of keys are asked about, too: after the
+         * deadline they end at once. */
         if (ask_window(&call, keys + i, some, NULL, results + i) == KVP_NOMEM) err = KVP_NOMEM;
     }
     kvp_count(&pool->counters.exists, n);

@@ -76,7 +76,7 @@ switch_leader(kvp_masters_t *m, uint64_t deadline_ns, kvpool_switched_t *out, ch
         err = kvp_masters_find(m, NULL, deadline_ns, &c, &at);
         if (err != KVP_OK) {
             snprintf(detail, 256, "%s", kvp_masters_why(m));
-            return KVP_UNREACHABLE; /* UNREACHABLE also if masters answer but none of them leads */
+            return KVP_UNREACHABLE; /* also if masters answer, but none of them is the leader */
         }
         if (term != 0 && kvp_masters_term(m) != term) { /* another master became the leader in the meantime */
             kvp_framed_fini(&c);

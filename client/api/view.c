@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRIES 2 /* most questions to the master if the object's space is reused; find_view does not count repeats */
-#define TIER_WAIT_MS 500u /* longest time for which the master may hold back its answer to load the object */
+#define TRIES 2 /* most attempts to open a view whose object's space was reused since the master's answer */
+#define TIER_WAIT_MS 500u /* longest delay of the master's answer while the object is loaded from SSD */
 
 typedef struct {
     kvp_list_t in_pool; /* entry in pool->views; guarded by pool->lock */
@@ -188,7 +188,7 @@ find_view(kvp_apicall_t *call, const void *key, size_t key_len, view_t *view, kv
             if (err != KVP_OK) return err;
             continue;
         }
-        if (!is_cut) asked++; /* lost sessions do not count as tries: the deadline bounds them */
+        if (!is_cut) asked++; /* attempts in lost sessions do not count: only the deadline limits them */
         if (err != KVP_STALE && !is_cut) return err;
     }
     return err;
@@ -246,7 +246,7 @@ kvpool_view_release(kvpool_t *pool, kvpool_view_t *view)
     if (view == NULL || view->handle == NULL) return kvp_call_end(&call, KVP_INVALID);
     v = view->handle;
     err = judge_view(v);
-    /* if the hold was lost in between, the bytes may not be those of the key any more */
+    /* if the master lost its hold on the object, the bytes may not be the key's value any more */
     if (!kvp_call_release(&call, v->held)) err = KVP_STALE;
     pthread_mutex_lock(&pool->lock);
     kvp_list_del(&v->in_pool);

@@ -18,7 +18,7 @@
 #define SHARDS 32u
 
 typedef struct {
-    _Alignas(64) pthread_mutex_t lock; /* a leaf: its holder takes no other lock */
+    _Alignas(64) pthread_mutex_t lock; /* lock of one shard, a leaf: its holder takes no other lock */
     kvp_loccache_t cache; /* guarded by lock */
 } shard_t;
 
@@ -28,7 +28,7 @@ struct kvp_locations {
     _Atomic uint64_t lease_ns; /* length of the lease that ends at until_ns */
     _Atomic uint64_t seq;
     _Atomic bool has_used;
-    pthread_mutex_t lease_lock; /* a leaf: its holder takes no other lock */
+    pthread_mutex_t lease_lock; /* lock of the lease, a leaf: its holder takes no other lock */
     kvp_loclease_t lease; /* guarded by lease_lock */
     shard_t shards[SHARDS];
 };
@@ -264,7 +264,7 @@ kvp_locations_drop_all(kvp_locations_t *locs)
     advance_all(locs, 0, true);
 }
 
-/* ---- counts of reads, to be sent to the master */
+/* ---- counts of reads from cached locations, to be sent to the master */
 bool
 kvp_locations_has_used(const kvp_locations_t *locs)
 {

@@ -32,7 +32,7 @@ typedef struct {
 
 /* kvp_locations_apply first forgets the revoked locations, and then renews the lease. */
 void kvp_locations_apply(kvp_locations_t *locs, const kvp_locations_news_t *news);
-/* These call kvp_loclease_orphan (the master closed the connection) and kvp_loclease_end (the lease ends now). */
+/* kvp_locations_orphan: the master closed the connection. kvp_locations_end: the lease ends now. See kvp_loclease_t. */
 void kvp_locations_orphan(kvp_locations_t *locs, uint64_t now_ns);
 void kvp_locations_end(kvp_locations_t *locs);
 

@@ -11,14 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SEND_EACH_NS (100 * KVP_NS_PER_MS) /* time limit for one notice; leaves time for other nodes */
-/* how long to retry a node that the master does not know; by then the node has returned with a new master, or its
- * memory is closed */
+#define SEND_EACH_NS (100 * KVP_NS_PER_MS) /* time limit for one drain notice; leaves time for other nodes' notices */
+/* how long to repeat a drain notice to a node that the master does not know; by then the node has returned with a new
+ * master, or its memory is closed */
 #define NODE_BACK_NS (60 * KVP_NS_PER_S)
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* a leaf: its holder takes no other lock */
-static kvp_drain_notice_t *list; /* the waiting notices, the oldest first; lock guards list, list_n and list_cap */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* lock of the list, a leaf: its holder takes no other lock */
+static kvp_drain_notice_t *list; /* waiting drain notices, the oldest first; lock guards list, list_n and list_cap */
 static size_t list_n;
 static size_t list_cap;
 
@@ -44,8 +44,8 @@ after_fork_in_child(void)
 static void
 install_handlers(void)
 {
-    /* pthread_atfork fails only without memory at the first notice. Without the handlers a forked child sends notices
-     * that every node refuses. */
+    /* pthread_atfork fails only if memory is short. Without the handlers, a forked child would send its parent's
+     * drain notices, which every node refuses. */
     (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 

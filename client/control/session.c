@@ -218,7 +218,7 @@ connect_any(kvp_mastersession_t *s, uint64_t incarnation, uint64_t deadline_ns, 
                       (unsigned long long)kvp_conn_hello((*link_out)->conn)->incarnation,
                       kvp_conn_is_unix((*link_out)->conn));
     else if (incarnation != 0 && s->last_err == KVP_OK &&
-             err != KVP_CLOSED) /* log only the first failure after a success, not its repetitions */
+             err != KVP_CLOSED) /* log only the first failure to connect after a success, not its repetitions */
         kvp_log_warn("client", "%s", why);
     return err;
 }

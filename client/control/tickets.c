@@ -51,7 +51,7 @@ kvp_held_tickets_give_back(kvp_conn_t *conn, const kvp_buf_t *tickets, kvp_buf_t
 {
     Kvp__Pb__Release head = KVP__PB__RELEASE__INIT;
 
-    if (tickets->err != KVP_OK) { /* out of memory: the end of the session releases the tickets as well */
+    if (tickets->err != KVP_OK) { /* out of memory: end the session, which releases its tickets, too */
         kvp_conn_break(conn);
         return;
     }

@@ -11,14 +11,14 @@
 #include <pthread.h>
 
 typedef struct {
-    pthread_mutex_t lock; /* a leaf: its holder takes no other lock */
+    pthread_mutex_t lock; /* lock of the tickets, a leaf: its holder takes no other lock */
     kvp_tickets_t tickets; /* guarded by lock */
 } kvp_held_tickets_t;
 
 void kvp_held_tickets_init(kvp_held_tickets_t *held);
 void kvp_held_tickets_fini(kvp_held_tickets_t *held);
 
-/* These call kvp_tickets_add and kvp_tickets_release under the lock. what->until_ns is a time of kvp_boot_ns. */
+/* kvp_held_tickets_add and _release are kvp_tickets_add and _release under the lock; until_ns is by kvp_boot_ns. */
 uint64_t kvp_held_tickets_add(kvp_held_tickets_t *held, const kvp_tickets_new_t *what);
 bool kvp_held_tickets_release(kvp_held_tickets_t *held, uint64_t id, uint64_t incarnation, kvp_buf_t *tickets);
 

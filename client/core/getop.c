@@ -30,7 +30,7 @@
 #include <string.h>
 
 #define NS_PER_MS 1000000ull
-#define WAIT_MAX_MS 500u /* longest time for which the master may hold back an answer */
+#define WAIT_MAX_MS 500u /* longest delay of the master's answer to a GET, and longest pause before a repeated GET */
 
 enum { PHASE_ASK, PHASE_READ, PHASE_MOVING, PHASE_DONE };
 
@@ -139,7 +139,7 @@ kvp_getop_on_known(kvp_getop_t *op, const kvp_op_session_t *session)
         it->sum = place->sum;
         it->told_ns = place->told_ns;
         it->is_known = true;
-        /* else the master is asked: the buffer may be large enough for the current version */
+        /* if the buffer is too small, ask the master: the current version may be shorter than the cached one */
         if (place->len <= it->cap) be_read(op, it, place->locs, place->nloc);
     }
 }
@@ -233,7 +233,7 @@ take_place(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_wire_obj_t *obj, con
 {
     it->len = obj->err == KVP_OK ? obj->len : 0;
     it->lacks_room = obj->err == KVP_NO_SPACE;
-    /* ask again until the deadline: the load may end, or space may become free */
+    /* ask the master again until the deadline: the load from SSD may end, or memory may become free */
     if (obj->err == KVP_RETRY_AFTER || obj->err == KVP_NO_SPACE) return;
     if (obj->err != KVP_OK) {
         finish_item(op, it, obj->err);

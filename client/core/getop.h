@@ -31,7 +31,7 @@ typedef struct {
     uint64_t told_ns; /* of a cached location: time of its last confirmation, see kvp_cached_place_t.told_ns */
     uint8_t tried; /* bit i is set if locs[i] was tried */
     uint32_t nloc;
-    const kvp_wire_loc_t *locs; /* points into the master's answer, kept until the next call, or to op->places */
+    const kvp_wire_loc_t *locs; /* item's locations, in the master's answer (kept until the next call) or op->places */
     kvp_digest_t digest;
     uint64_t key_hash2;
     uint64_t version;
@@ -50,7 +50,7 @@ typedef struct {
     uint32_t moves_cap;
     kvp_buf_t *out;
     uint64_t deadline_ns;
-    const uint32_t *epoch; /* the tenant must have this epoch, else STALE; NULL = any epoch. With one, places is NULL */
+    const uint32_t *epoch; /* epoch that the tenant must have, else STALE; NULL = any. With an epoch, places is NULL */
     bool wants_sums;
     kvp_cached_place_t *places; /* buffer for n cached locations; NULL = ask the master for every item */
     kvp_rank_fn rank; /* ranks segments; NULL = locations are tried in the order of the master's answer */
@@ -74,7 +74,7 @@ typedef struct {
     uint32_t asked_n; /* number of items in the current question to the master */
     uint32_t left_n; /* number of items without a result */
     uint32_t reads_n; /* number of items that wait for a move */
-    uint32_t retry_ms; /* pause before the next question about items that are being loaded; 0 = none is */
+    uint32_t retry_ms; /* pause before the next question about items that are being loaded; 0 = no pause */
     uint64_t ticket;
     uint32_t unreadable_n; /* number of items whose generation in `unreadable` is not reported to the master yet */
 } kvp_getop_t;

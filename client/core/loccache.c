@@ -161,7 +161,7 @@ evict_one(kvp_loccache_t *c)
         c->entries[c->hand++].is_hot = false;
     }
     remove_entry(c, c->hand);
-    /* the last entry, which now fills the hole, is examined in the next round */
+    /* the last entry was moved to the place of the evicted one: examine it in the next round */
     c->hand++;
 }
 

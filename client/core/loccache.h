@@ -15,12 +15,12 @@
 /* most objects of one cache with unreported reads; reads of further objects are not counted */
 #define KVP_LOCCACHE_USED_MAX 256u
 
-/* The places of one version of an object. */
+/* The cached locations of one version of an object. */
 typedef struct {
     uint64_t version;
     uint64_t len;
     uint64_t sum;
-    uint64_t told_ns; /* when the master or a descriptor confirmed the location last, by the clock of the lease */
+    uint64_t told_ns; /* when the master or a descriptor last confirmed these locations, by the lease's clock */
     uint32_t nloc; /* number of locations: 1 to KVP_PLACE_LOCS */
     kvp_wire_loc_t locs[KVP_PLACE_LOCS];
 } kvp_cached_place_t;
@@ -28,7 +28,7 @@ typedef struct {
 typedef struct kvp_loccache_entry kvp_loccache_entry_t;
 
 typedef struct {
-    kvp_loccache_entry_t *entries; /* array with space for `room` entries; entries from index n on are free */
+    kvp_loccache_entry_t *entries; /* array of `room` cache entries; the entries from index n on are free */
     uint32_t *buckets; /* hash table, a power of two long; a bucket is the index of its first entry + 1, 0 = empty */
     uint32_t room, n, cap;
     uint32_t hand; /* index of the next entry that eviction examines */
@@ -94,7 +94,7 @@ uint64_t kvp_loclease_until(const kvp_loclease_t *lease);
  * many threads, the simulator with a single loccache. The implementation says which threads may call. The table is
  * the first member of the implementing struct. */
 struct kvp_known {
-    /* Same contracts as the kvp_loccache functions with these names. */
+    /* find, has, keep, seen and forget have the contracts of kvp_loccache_find, kvp_loccache_has and so on. */
     bool (*find)(const kvp_known_t *known, kvp_digest_t digest, kvp_cached_place_t *place_out);
     bool (*has)(const kvp_known_t *known, kvp_digest_t digest, uint64_t version);
     bool (*keep)(const kvp_known_t *known, kvp_digest_t digest, const kvp_cached_place_t *place, uint64_t seq);

@@ -58,7 +58,7 @@ typedef enum {
     /* FILL and SEAL, one after the other: the shell computes the checksum before it sends the descriptor
      * (kvp_move_set_sum) */
     KVP_MOVE_PUT,
-    /* Two more kinds for a shell that moves an object in parts; the state machines never ask for them. */
+    /* Two more kinds of moves, for a shell that transfers an object in parts; getop and putop never ask for them. */
     KVP_MOVE_READ_PART, /* read one part of the payload; a READ reads the object's last part */
     KVP_MOVE_FILL_MORE, /* write one part of the payload; a FILL wrote the object's first part and the state word */
 } kvp_move_kind_t;
@@ -74,7 +74,7 @@ typedef enum {
 /* most bytes of a host object whose checksum is computed before the object is sent: see putop.c */
 #define KVP_PUT_AT_ONCE_MAX (64u << 10)
 
-/* A move: the transfer of an object to or from a location. */
+/* A move: the transfer of an object's bytes to or from one location. */
 typedef struct {
     kvp_move_kind_t kind;
     uint32_t item; /* index of the item in the batch, whose memory is used */
@@ -86,9 +86,9 @@ typedef struct {
     uint32_t key_len;
     uint32_t flags; /* of READ: KVP_READ_* flags */
 
-    /* Result, set by the shell. err is OK, STALE, NODE_LOST, DEADLINE, CLOSED, NOTSUP, NOMEM, CORRUPT (with NO_SUM),
-     * NOT_REGISTERED (local memory was unregistered), PROTO (the node has no such location), or EAGAIN (the grant is
-     * older than the connection: a new grant will work). */
+    /* Result of the move, set by the shell. err is OK, STALE, NODE_LOST, DEADLINE, CLOSED, NOTSUP, NOMEM, CORRUPT
+     * (with NO_SUM), NOT_REGISTERED (local memory was unregistered), PROTO (the node has no such location), or EAGAIN
+     * (the grant is older than the connection: a new grant will work). */
     kvp_err_t err;
     bool has_sum; /* sum is the checksum of the moved bytes; false if only network adapters touched the bytes */
     bool has_desc; /* READ: desc was read after the payload; if false, has_sum is true */
@@ -96,7 +96,7 @@ typedef struct {
     bool is_drained; /* no write of this move can reach the node's memory any more */
     uint64_t sum;
 
-    kvp_desc_t desc; /* READ: output, the first line, if has_desc. SEAL: input. PUT: input without the checksum. */
+    kvp_desc_t desc; /* READ: output, the descriptor's first line, if has_desc. SEAL: input. PUT: input, no checksum */
 } kvp_move_t;
 
 /* kvp_move_set_sum completes the descriptor of a PUT with the checksum of the payload. */

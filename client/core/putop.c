@@ -257,7 +257,7 @@ take_refusal(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t err, bool has_gran
 {
     if (err == KVP_ALREADY)
         finish_item(op, it, committed_err(op, it));
-    else if (err == KVP_EAGAIN && has_grants) /* stays in PHASE_ASK until the granted items are committed */
+    else if (err == KVP_EAGAIN && has_grants) /* the item stays in PHASE_ASK until the granted items are committed */
         it->err = KVP_RETRY_AFTER;
     else if (err == KVP_RETRY_AFTER || err == KVP_EAGAIN)
         ask_again(op, it, KVP_RETRY_AFTER, retry_ns);
@@ -444,8 +444,8 @@ lose_attempt(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t err, uint64_t now_
     give_up(it, err == KVP_STALE ? KVP_ABORTED : err, is_again);
 }
 
-/* Restarts an item whose attempt was older than a connection, without a pause, because the connection is open by now.
- * Returns false if not needed or after RESTARTS_MAX restarts. */
+/* Restarts an item whose attempt began before a connection to a copy's node was open. No pause is needed, because the
+ * connection is open by now. Returns false if no restart is needed, or after RESTARTS_MAX restarts. */
 static bool
 begin_again(kvp_putop_item_t *it)
 {
@@ -593,7 +593,7 @@ kvp_putop_on_call_failed(kvp_putop_t *op, kvp_err_t err)
         kvp_putop_item_t *it = &op->items[i];
 
         if (it->phase != asked) continue;
-        /* it->err, from the master's last answer, explains more than the DEADLINE of this question */
+        /* the error of the master's last answer (it->err) explains more than the DEADLINE of this question */
         give_up(it, err == KVP_DEADLINE && asked == PHASE_ASK ? it->err : err, false);
     }
 }
@@ -609,7 +609,7 @@ begin_call(kvp_putop_t *op, uint8_t opcode, uint32_t n, uint64_t now_ns)
     else
         encode_commit(op);
     if (op->out->err == KVP_OK) return (kvp_step_t){.kind = KVP_STEP_CALL};
-    if (opcode == KVP_OP_PUT_BEGIN) /* the question was not sent, so there is no attempt to abort */
+    if (opcode == KVP_OP_PUT_BEGIN) /* the PUT_BEGIN was not sent, so there is no attempt to abort */
         kvp_putop_fail(op, op->out->err);
     else
         kvp_putop_on_call_failed(op, op->out->err);

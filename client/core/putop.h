@@ -41,10 +41,10 @@ typedef struct {
     uint8_t sound; /* bit i is set while copy i has no error */
     kvp_err_t part_err; /* the first error of a copy */
     uint32_t ns_epoch; /* namespace epoch of the grant, for the descriptors */
-    const kvp_wire_loc_t *locs; /* points into the master's answer, which stays in place until the next call */
+    const kvp_wire_loc_t *locs; /* the granted locations; in the master's answer, which stays until the next call */
     kvp_digest_t digest;
     uint64_t attempt;
-    uint64_t begun_ns; /* time before the master was asked for the attempt */
+    uint64_t begun_ns; /* time at which the attempt's PUT_BEGIN was built */
     uint64_t version;
     uint64_t sum; /* checksum from the first written copy with a checksum; 0 = none has a checksum */
 } kvp_putop_item_t;
@@ -93,7 +93,7 @@ typedef struct {
     uint8_t calling; /* opcode of the current call */
     uint32_t asked_n; /* number of items in the current call */
     uint32_t left_n; /* number of items without a result */
-    uint64_t again_ns; /* time before which the master is not asked again */
+    uint64_t again_ns; /* the next PUT_BEGIN is not sent before this time */
 } kvp_putop_t;
 
 /* kvp_putop_begin starts the state machine. Every item has a legal key and a length. kvp_putop_next returns the next

@@ -47,7 +47,7 @@ find_set(const kvp_tickets_t *h, uint64_t id)
 static void
 drop_set(kvp_tickets_t *h, kvp_tickets_set_t *set)
 {
-    if (place_of(set->id) == h->set_at) h->item_at = 0; /* item_at is in this set, and a new set may get its index */
+    if (place_of(set->id) == h->set_at) h->item_at = 0; /* item_at belongs to this set: a new set begins at 0 */
     h->sets[place_of(set->id)] = NULL;
     h->free[h->free_n++] = place_of(set->id);
     free(set);
@@ -128,8 +128,8 @@ kvp_tickets_add(kvp_tickets_t *h, const kvp_tickets_new_t *what, uint64_t now_ns
         set->items[i] = (item_t){what->digests[i], what->ticket};
     h->sets[h->free[--h->free_n]] = set;
     if (h->seq == UINT32_MAX) h->seq = 0;
-    /* The set's session may be lost already, and in the next session the round of restores may have passed its
-     * index. */
+    /* If the set's session is lost already, the round of restores in the next session may have passed the set's index:
+     * begin another round. */
     if (h->incarnation > what->incarnation && !h->is_due_again) {
         h->is_due_again = true;
         h->due_ns = now_ns;
@@ -285,7 +285,7 @@ take_record(kvp_tickets_t *h, const kvp_wire_presented_t *answer, kvp_tickets_se
 {
     if (answer->err == KVP_OK && set->is_released) {
         kvp_buf_append(tickets, &answer->ticket,
-                       sizeof answer->ticket); /* a ticket of many items is appended many times, which is harmless */
+                       sizeof answer->ticket); /* a ticket of several items is released several times: harmless */
     } else if (answer->err == KVP_OK) {
         item->ticket = answer->ticket;
     } else if (answer->err != KVP_RETRY_AFTER) {

@@ -65,8 +65,8 @@ flush_span(kvp_regs_t *regs, const kvp_span_t *span, const void **flushed)
     return err;
 }
 
-/* Flushes the writes of network adapters to the memory of all successful moves. Neighbouring moves mostly have the
- * same context and share a flush; if contexts alternate, some are flushed more often than necessary. */
+/* Flushes the writes of network adapters to the device memory of all successful moves. Neighbouring moves mostly have
+ * the same device context and share a flush; if contexts alternate, some are flushed more often than necessary. */
 static void
 flush_all(const kvp_transfer_t *transfer, kvp_regs_t *regs, kvp_move_t *moves, uint32_t n)
 {
@@ -101,7 +101,7 @@ is_refused(const kvp_transfer_t *transfer, const kvp_move_t *mv)
     return mv->err == KVP_NOTSUP && is_devices(transfer, mv);
 }
 
-/* Moves the refused objects through bounce buffers. Copies of one object stay neighbours. */
+/* Carries out the refused moves of device memory through bounce buffers. Copies of one object stay neighbours. */
 static void
 bounce_refused(const kvp_transfer_t *transfer, kvp_bounces_t *bounces, kvp_regs_t *regs, kvp_move_t *moves, uint32_t n)
 {
@@ -149,7 +149,7 @@ typedef struct {
     uint32_t n;
     uint64_t off;
     uint64_t len;
-    uint8_t *at; /* address in the half; NULL = the object is in host memory and is not bounced */
+    uint8_t *at; /* address in the bounce buffer's half; NULL = the object is in host memory and is not bounced */
     kvp_err_t err; /* error of the copy between device and bounce buffer */
 } part_t;
 
@@ -164,11 +164,11 @@ typedef struct {
     const kvp_transfer_t *transfer;
     kvp_regs_t *regs;
     kvp_bounce_t *bounce;
-    kvp_sum_state_t *sum; /* state of the checksum over the parts of an object; of the bounce buffer */
+    kvp_sum_state_t *sum; /* state of the checksum over an object's parts; belongs to the bounce buffer */
     kvp_move_t *moves;
     uint32_t n;
-    uint32_t next; /* index of the move for the next part */
-    uint64_t next_off; /* offset of the next part in the move */
+    uint32_t next; /* index of the move from which the next part is taken */
+    uint64_t next_off; /* offset of the next part in the move's object */
     window_t *windows; /* array of two windows */
 } run_t;
 
@@ -316,7 +316,7 @@ is_whole(const run_t *r, const part_t *part)
 static kvp_move_kind_t
 kind_of(const kvp_move_t *mv, const part_t *part)
 {
-    if (mv->kind == KVP_MOVE_PUT) return KVP_MOVE_PUT; /* a PUT is of host memory and is one whole part */
+    if (mv->kind == KVP_MOVE_PUT) return KVP_MOVE_PUT; /* a PUT moves host memory, as one whole part */
     if (mv->kind == KVP_MOVE_READ) return part->off + part->len == mv->len ? KVP_MOVE_READ : KVP_MOVE_READ_PART;
     return part->off == 0 ? KVP_MOVE_FILL : KVP_MOVE_FILL_MORE;
 }
@@ -373,7 +373,7 @@ make_moves(const run_t *r, const window_t *w, kvp_move_t *moves, kvp_span_t *spa
             moves[n].kind = kind_of(mv, part);
             moves[n].item = i;
             moves[n].has_desc = moves[n].is_sum_path =
-                false; /* clear the results that kvp_transfer_run does not set for a write or a refused move */
+                false; /* kvp_transfer_run does not set these two fields for writes and refused moves */
             if (!is_whole(r, part)) moves[n].flags &= ~KVP_READ_SUM_ALONE;
             moves[n].loc.offset += part->off;
             moves[n++].len = part->len;

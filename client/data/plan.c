@@ -60,7 +60,7 @@ init_xfer(const kvp_plan_t *s, kvp_xfer_t *x, kvp_xfer_kind_t kind, kvp_rseg_t *
     if (kind != KVP_XFER_READ) x->granted_ns = s->move->granted_ns;
     x->done = kvp_xferq_done;
     x->arg = s->queue;
-    x->status = KVP_CANCELLED; /* the status until the transfer was submitted and completed */
+    x->status = KVP_CANCELLED; /* status of a transfer until it was submitted and completed */
 }
 
 static void
@@ -93,7 +93,7 @@ make_payload(const kvp_plan_t *s, kvp_xfer_t *x)
 {
     const kvp_transfer_t *m = s->transfer;
     const kvp_move_t *mv = s->move;
-    bool is_told = (s->ops->caps & KVP_TP_VERIFY_SUM) != 0; /* the peer sends the checksum of its bytes */
+    bool is_told = (s->ops->caps & KVP_TP_VERIFY_SUM) != 0; /* the node can send the checksum of its bytes */
     bool is_read = kvp_move_is_read(mv);
     bool must_sum = is_told || s->needs_sums;
     const kvp_iov_t *iov;

@@ -9,12 +9,12 @@
 
 #define KVP_PLAN_XFERS_MAX 5u /* most transfers of one move */
 
-/* The plan of a move. A plan is large, and most moves use few of its transfers. */
+/* The plan of a move: its transfers. A plan is large, and most moves use few of its transfers. */
 typedef struct {
     const kvp_transfer_t *transfer;
     kvp_move_t *move;
     kvp_xferq_t *queue;
-    kvp_xfer_t x[KVP_PLAN_XFERS_MAX]; /* the transfers, in the order in which they are submitted */
+    kvp_xfer_t x[KVP_PLAN_XFERS_MAX]; /* the move's transfers, in the order in which they are submitted */
     kvp_iov_t pieces[2]; /* pieces of our own memory: descriptor and key */
     const kvp_transport_ops_t *ops; /* operations of the path's transport */
     bool needs_sums; /* the path's transport needs checksums of payloads */

@@ -18,11 +18,11 @@ typedef struct {
     kvp_scratch_block_t *blocks; /* blocks of memory, the newest first */
     kvp_buf_t out; /* the message to send */
     kvp_buf_t in; /* the received answer */
-    kvp_sum_state_t *sum; /* state of a checksum; NULL until the first use */
+    kvp_sum_state_t *sum; /* reusable state for checksums of several pieces; NULL until the first use */
 } kvp_scratch_t;
 
 typedef struct {
-    pthread_mutex_t lock; /* a leaf: its holder takes no other lock */
+    pthread_mutex_t lock; /* lock of the idle list, a leaf: its holder takes no other lock */
     kvp_list_t idle; /* list of unused scratches; guarded by lock */
     uint32_t idle_n;
 } kvp_scratch_pool_t;

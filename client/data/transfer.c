@@ -30,7 +30,7 @@
 #define WINDOW 32u /* least moves in a window, on transports that work in the background */
 #define WINDOW_MAX 128u /* most moves in a window if the moves are small */
 #define WINDOW_BYTES (1u << 20) /* bytes of moves after which a window of WINDOW moves or more ends */
-/* With reads in order: a window ends after READ_WINDOW_BYTES, and before an object of READ_ALONE_BYTES or more. */
+/* If reads complete in order, a window ends after READ_WINDOW_BYTES, or before an object of READ_ALONE_BYTES or more */
 #define READ_WINDOW_BYTES (512u << 10)
 #define READ_ALONE_BYTES (64u << 10)
 #define PATIENCE_MAX_NS (1 * KVP_NS_PER_S) /* longest wait for a silent node while other lanes or copies wait */
@@ -62,7 +62,7 @@ typedef struct {
 typedef struct {
     const kvp_transfer_t *transfer;
     kvp_drive_t drive; /* drives the queues of all lanes */
-    uint32_t left_n; /* moves to nodes for which no lane was free yet */
+    uint32_t left_n; /* number of moves to nodes for which no lane was free yet */
     uint32_t lanes_n;
     lane_t lanes[LANES_MAX];
     kvp_xferq_t queues[LANES_MAX]; /* queues[i] belongs to lanes[i] */
@@ -168,9 +168,9 @@ put_back(lane_t *lane, uint32_t kept, uint32_t from)
     lane->late_n = 0;
 }
 
-/* Makes a lane's transfers. Moves that cannot be made leave the lane; late moves go to lane->late. Returns false if
- * the path has to be taken again: because it is not the best path any more, or because until_ns is 0 and a chunk must
- * be opened first. */
+/* Makes a lane's transfers. Moves that fail leave the lane; moves of a chunk that the path does not serve, or not yet,
+ * go to lane->late. Returns false if the path has to be taken again: because there is a better path, or because
+ * until_ns is 0 (no wait) and a chunk must be opened first. */
 static bool
 prepare_lane(const kvp_transfer_t *m, lane_t *lane, uint64_t until_ns)
 {
@@ -360,7 +360,7 @@ refuse_lane(const lane_t *lane, kvp_err_t err)
 
 /* ---- running the lanes */
 
-/* Returns how long a node may be silent while this many lanes wait. A node may use its share twice, for the
+/* Returns how long a node may be silent while lanes_behind other lanes wait. A node may use its share twice, for the
  * connection and for the transfers, and the waiting lanes still have their shares. */
 static uint64_t
 share_of_time(run_t *r, uint32_t lanes_behind)

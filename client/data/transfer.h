@@ -17,7 +17,7 @@ typedef struct {
     uint64_t len; /* sum of the lengths of all pieces */
     bool has_device; /* some pieces are device memory, which processors must not touch: see client/data/bounced.h */
     bool is_gpu_direct; /* network adapters reach all device memory of the span, so it needs no bounce buffer */
-    bool is_lent; /* all pieces are registered, and held until the call ends */
+    bool is_lent; /* all pieces are registered memory; the call holds the registrations until its end */
 } kvp_span_t;
 
 typedef struct {

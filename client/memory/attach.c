@@ -28,8 +28,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define CTL_FIRST_ID 16u /* first id of a question; higher than the id of Hello */
-#define MAP_SLICE_BYTES (32ull << 20) /* bytes mapped in one call of kvp_peer_map_some: some ten milliseconds */
+#define CTL_FIRST_ID 16u /* id of the first question to a node after Hello; higher than Hello's id */
+#define MAP_SLICE_BYTES (32ull << 20) /* bytes that one call of kvp_peer_map_some maps, in some ten milliseconds */
 
 struct kvp_remote_chunk {
     kvp_chunk_mem_t mem;
@@ -271,7 +271,7 @@ open_memory(kvp_peer_t *peer, const Kvp__Pb__OpenChunkReply *msg, const int fds[
 
     if (chunk == NULL) return KVP_NOMEM;
     chunk->access = access;
-    if (msg->is_lazy) chunk->mapped_bytes = msg->payload_bytes; /* its pages are mapped at first use, not in advance */
+    if (msg->is_lazy) chunk->mapped_bytes = msg->payload_bytes; /* no page of the chunk is mapped in advance */
     err = open_by_token(peer, &msg->payload_token, fds[0], msg->payload_bytes, access, &chunk->mem.payload);
     if (err == KVP_OK) err = open_by_token(peer, &msg->meta_token, fds[1], msg->meta_bytes, access, &chunk->mem.meta);
     if (err != KVP_OK) {
@@ -337,7 +337,7 @@ take_chunk(kvp_peer_t *peer, const kvp_ctl_due_t *due, const kvp_frame_t *answer
     return err;
 }
 
-/* Receives an answer that an earlier caller did not wait for. An error in the answer was meant for the earlier
+/* Receives a node's answer that an earlier caller did not wait for. An error in the answer was meant for the earlier
  * caller: a caller that needs the chunk asks again. */
 static kvp_err_t
 settle_due(kvp_peer_t *peer, uint64_t deadline_ns)
@@ -406,7 +406,7 @@ kvp_peer_drained(kvp_peer_t *peer, uint64_t incarnation, uint64_t deadline_ns)
     kvp_err_t err = ctl_begin(peer, deadline_ns);
 
     if (err != KVP_OK) return err;
-    peer->ctl.is_given_up = NULL; /* the notice is sent at a session's end, when the flag may be set */
+    peer->ctl.is_given_up = NULL; /* a drain notice is also sent while the session is being closed */
     msg.incarnation = incarnation;
     err = settle_due(peer, deadline_ns);
     if (err == KVP_OK) {
@@ -563,8 +563,8 @@ kvp_peer_is_stale(kvp_peer_t *peer)
     return is_stale;
 }
 
-/* Endpoints are taken from and returned to the end of the array, so the least used ones are at its beginning. The hot
- * path need not read a clock. */
+/* Idle endpoints are taken from and returned to the end of the array idle, so the least used endpoints are at its
+ * beginning, and no take or return has to read a clock. */
 uint32_t
 kvp_peer_look_idle(kvp_peer_t *peer, uint64_t now_ns, uint64_t *unused_ns_out)
 {

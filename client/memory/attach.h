@@ -51,10 +51,10 @@ struct kvp_peer {
     size_t transport; /* index of the transport in conf.transports */
     const _Atomic bool *is_given_up; /* borrowed: set when the session is being closed; NULL = never set */
     _Atomic uint32_t refs; /* reference count; raised, and lowered from 1 to 0, under peers->lock */
-    _Atomic bool is_on_trial; /* the slot failed before, and no bytes have moved since then; set under peers->lock */
+    _Atomic bool is_on_trial; /* the node failed or was silent, and no bytes have moved since; set under peers->lock */
     kvp_peer_t *next_dead; /* next in peers->dead; guarded by peers->lock */
     _Atomic kvp_peer_state_t state; /* set under lock; FAILED_OVER is set under peers->lock as well */
-    /* the node was asked for memory for writing, so it gets a drain notice when no transfer of the incarnation is
+    /* the node was asked for shared memory to write, so it gets a drain notice when no transfer of the incarnation is
      * running any more */
     _Atomic bool needs_notice;
 

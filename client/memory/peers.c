@@ -251,7 +251,7 @@ attach_to(void *arg, const Kvp__Pb__SegmentInfo *info)
     }
     if (a->leads != 0) return false;
     a->err = KVP_NOTSUP;
-    if (a->from > 0) return false; /* a transport of ours before `from` reaches it */
+    if (a->from > 0) return false; /* a transport of ours with an index below `from` reaches the node */
     kvp_log_warn("client", "none of the transports asked for leads to node %s, which offers %s", info->node,
                  info->transports);
     return false;

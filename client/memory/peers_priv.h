@@ -21,9 +21,9 @@ typedef struct {
     uint64_t next_try_ns;
     uint64_t silent_ns; /* time that callers waited in vain for this node; 0 again when bytes move, when the sum reaches
                            SILENCE_MAX_NS, or when another transport is chosen */
-    uint64_t silent_to_ns; /* end of the last silence that was counted */
+    uint64_t silent_to_ns; /* end of the node's last silence that silent_ns counts */
     uint64_t avoid_until_ns; /* until this time other nodes are preferred; 0 = not avoided */
-    uint32_t leads; /* bit i is set if our transport i reaches the node, by the node's last record */
+    uint32_t leads; /* bit i is set if our transport i reaches the node, by the master's last record of the segment */
     kvp_route_t routes[KVP_TRANSPORTS_MAX];
 } kvp_slot_t;
 
@@ -32,13 +32,13 @@ struct kvp_peers {
     kvp_conn_t *conn;
     pthread_mutex_t lock;
     pthread_cond_t changed; /* signals a change of is_attaching in some slot */
-    kvp_slot_t **slots; /* sorted by segment id and transport; slots are never removed; guarded by lock */
+    kvp_slot_t **slots; /* the nodes' slots, sorted by segment id and transport; never removed; guarded by lock */
     size_t slots_n;
     size_t slots_cap;
     kvp_tp_t *tps[KVP_TRANSPORTS_MAX]; /* instances of our transports, created at first use; guarded by lock */
     kvp_peer_t *dead; /* attachments without users, to be destroyed; guarded by lock */
     kvp_trial_t trial; /* tests whether a route that was left out works again; used by the background thread only */
-    kvp_drain_notice_t *notices; /* one for each segment that was asked for memory to write to; guarded by lock */
+    kvp_drain_notice_t *notices; /* one per segment whose node was asked for shared memory to write; guarded by lock */
     size_t notices_n;
 };
 

@@ -7,8 +7,8 @@
 
 #include "proto/kvpool.pb-c.h"
 
-/* Called with the record of one segment, borrowed for the call. The record was checked: the uuid has 16 bytes. Return
- * false to end the walk. */
+/* kvp_segments_fn gets the record of one segment, borrowed for the call. The record was checked: the uuid has 16
+ * bytes. Return false to end the walk. */
 typedef bool (*kvp_segments_fn)(void *arg, const Kvp__Pb__SegmentInfo *info);
 
 /* kvp_segments_find asks the master for one segment, and calls fn unless the segment is unknown. */

@@ -130,7 +130,7 @@ kvp_conf_fini(kvp_conf_t *conf)
     kvp_conf_init(conf, conf->spec);
 }
 
-/* Allocates memory that conf frees at its end. The memory begins after its link in conf->memory. */
+/* Allocates memory that kvp_conf_fini frees. The memory begins after its link in the list conf->memory. */
 static void *
 alloc_setting(kvp_conf_t *conf, size_t bytes)
 {
@@ -524,8 +524,8 @@ run_info(const kvp_conf_t *conf, const char *arg)
     return true;
 }
 
-/* is_bool_value returns whether the argument after a boolean flag is the flag's value. In a program with operands
- * it is always the first operand. */
+/* is_bool_value returns whether next, the argument after a boolean flag, is the flag's value. In a program with
+ * operands next is never a value, because it may be an operand. */
 static bool
 is_bool_value(const kvp_conf_t *conf, const char *next)
 {

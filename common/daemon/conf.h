@@ -66,7 +66,7 @@ typedef struct {
     char **argv;
     const char *config_path; /* path of the config file; NULL = none */
     int log_level; /* value of the option --log-level, a kvp_log_level_t */
-    uint8_t *sources; /* source that has set each option; the built-in options come last */
+    uint8_t *sources; /* for each option, the source that set it (flag, file, ...); the built-in options come last */
     kvp_list_t memory; /* list of allocated memory for texts in the settings */
 } kvp_conf_t;
 

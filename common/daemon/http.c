@@ -22,7 +22,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define CONNECTIONS_MORE 64u /* places for closed connections that libmicrohttpd has not freed yet */
+#define CONNECTIONS_MORE 64u /* addition to libmicrohttpd's limit, for closed connections that it has not freed yet */
 #define CONNECTION_TIMEOUT_S 10u
 #define CONNECTION_MEMORY_BYTES (32u << 10)
 #define JSON_TYPE "application/json"
@@ -31,7 +31,7 @@
  * 413; after that the connection is closed */
 #define DRAIN_MAX_BYTES (8u << 20)
 #define SLOW_THREADS 4
-/* default limit of requests at slow handlers, waiting or running; bounds the waiting time of the last */
+/* default limit of requests that wait for a slow handler or run in one; it also limits how long a request waits */
 #define SLOW_MAX 32u
 /* size of the pieces of a response; a response up to this size is sent at once, without the time limit of a transfer */
 #define PIECE_BYTES (64u << 10)
@@ -174,7 +174,7 @@ run_again(kvp_http_request_t *request)
     request->parks = 0;
     http->slow_n++;
     if (kvp_jobs_add(&http->slow, &request->job)) return;
-    /* The server is stopping, but the handler must still be called, because it owns the note. */
+    /* The server is stopping, so the handler runs here: only the handler frees the note of kvp_http_park. */
     request->job.run(&request->job);
 }
 
@@ -649,7 +649,7 @@ void
 kvp_http_stop(kvp_http_t *http)
 {
     if (http->mhd == NULL) return;
-    kvp_jobs_stop(&http->slow); /* no connection may be suspended at the stop of libmicrohttpd */
+    kvp_jobs_stop(&http->slow); /* ends slow handlers first: libmicrohttpd cannot stop with suspended connections */
     MHD_stop_daemon(http->mhd);
     http->mhd = NULL;
 }

@@ -37,7 +37,7 @@ void kvp_http_destroy(kvp_http_t *http);
 kvp_err_t kvp_http_route(kvp_http_t *http, const char *method, const char *path, kvp_http_fn fn, void *arg)
     KVP_MUST_USE;
 
-/* kvp_http_route_large does the same, for bodies of at most body_max bytes. */
+/* kvp_http_route_large binds a handler like kvp_http_route, for bodies of at most body_max bytes. */
 kvp_err_t kvp_http_route_large(kvp_http_t *http, const char *method, const char *path, size_t body_max, kvp_http_fn fn,
                                void *arg) KVP_MUST_USE;
 
@@ -76,7 +76,7 @@ const kvp_buf_t *kvp_http_body(const kvp_http_request_t *request);
  * values, and not null. The caller releases the result with json_object_put. On failure it sends an error (400;
  * 503 without memory) and returns NULL. In http_json.c. */
 json_object *kvp_http_body_json(const kvp_http_request_t *request, kvp_http_response_t *response);
-/* kvp_http_text_json does the same for the rest of a body from which the handler has removed parts. */
+/* kvp_http_text_json parses a text like kvp_http_body_json: a body from which the handler has removed parts. */
 json_object *kvp_http_text_json(const kvp_buf_t *text, kvp_http_response_t *response);
 
 /* Access to the response. The buffer of kvp_http_out belongs to the response. Types, header names and header

@@ -61,7 +61,7 @@ kvp_http_places_leave(kvp_http_places_t *places, kvp_http_place_t *place)
 bool
 kvp_http_places_begin(kvp_http_places_t *places, kvp_http_place_t *place, uint64_t now_ns)
 {
-    end_overdue(places, now_ns); /* overdue requests may hold the memory that this request needs */
+    end_overdue(places, now_ns); /* closes overdue connections, whose memory the new request may need */
     rest_place(places, place);
     return !place->is_ended;
 }

@@ -12,7 +12,7 @@
 
 #define KVP_HTTP_PLACES 256u /* default number of places for connections */
 #define KVP_HTTP_HELD_PLACES (KVP_HTTP_PLACES / 2)
-#define KVP_HTTP_TRANSFER_NS (60 * KVP_NS_PER_S) /* time limit for a body or an answer; a slow peer is never idle */
+#define KVP_HTTP_TRANSFER_NS (60 * KVP_NS_PER_S) /* time limit for the transfer of a request's body or an answer */
 
 typedef struct {
     kvp_list_t idle; /* idle connections, which may be closed; the longest idle one is first */

@@ -27,8 +27,8 @@ typedef struct kvp_disk_job {
 kvp_disk_t *kvp_disk_create(const char *dir);
 void kvp_disk_notify(kvp_disk_t *disk, void (*notify)(void *arg), void *arg);
 
-/* kvp_disk_destroy ends the thread and frees the disk. If a job is still queued or running, it does not wait: the
- * disk, its jobs and the thread stay until the process exits. NULL is legal. */
+/* kvp_disk_destroy ends the thread and frees the disk. If a job is still queued or running, it does not wait, and the
+ * disk is never freed, so its jobs must stay valid until the process exits. NULL is legal. */
 void kvp_disk_destroy(kvp_disk_t *disk);
 
 /* kvp_disk_submit queues a job; jobs run in the order of their submission. kvp_disk_reap calls `done` for each job

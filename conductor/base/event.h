@@ -48,7 +48,7 @@ typedef struct {
     bool has_rank;
     uint32_t dp_rank;
     kvp_text_t object_key; /* key of the pool's object, in a pool's event */
-    /* KVP_EVENT_DIGEST: prefix of the pool's keys that it sums up; `hashes` is n / 2 counts, then n / 2 sums of keys */
+    /* KVP_EVENT_DIGEST: prefix of the keys; `hashes`: for n / 2 ranges of them first counts, then XORs of hashes */
     kvp_text_t key_prefix;
 } kvp_event_t;
 

@@ -25,7 +25,7 @@ struct kvp_jsonscan {
     char keys[KVP_JSONSCAN_KEYS][KVP_JSONSCAN_KEY_MAX + 1]; /* current key of each outer level; "" for an array */
     char text[KVP_JSONSCAN_TEXT_MAX + 1]; /* the current number or literal, or the string between its quotes */
     uint32_t text_len; /* length of text; at KVP_JSON_BEGIN: 1 = the container is an object, 0 = an array */
-    bool is_cut, has_escape; /* flags of a string: longer than text; contains a backslash */
+    bool is_cut, has_escape; /* flags of a string: it was cut to the size of `text`; it contains a backslash */
     /* positions of the key or value in the bytes fed; KVP_JSON_BEGIN sets only begin, KVP_JSON_END only end */
     size_t begin, end;
 

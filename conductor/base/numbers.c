@@ -16,7 +16,7 @@ skip_blanks(cursor_t *c)
         c->at++;
 }
 
-/* Returns the position after the string that begins at `at`. */
+/* Returns the position after the JSON string that begins at `at`. */
 static const uint8_t *
 string_end(const uint8_t *at, const uint8_t *end)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See apply.h. / */
+ * See apply.h. */
 #include "conductor/events/apply.h"
 
 #include "common/clock.h"
@@ -274,8 +274,8 @@ is_connectors(const kvp_event_t *ev)
     return !ev->is_standard && ev->medium.at != NULL && ev->medium.len == 3 && memcmp(ev->medium.at, "cpu", 3) == 0;
 }
 
-/* Records that the publisher holds the block; the call takes over the caller's reference to the block. With joins the
- * pools report their contents themselves: an event of the store connector then only gives the block's position. */
+/* Records that the publisher holds the block; the call takes over the caller's reference to the block. If the publisher
+ * has joins, the pools report their contents: then an event of the store connector only gives the block's position. */
 static void
 hold_block(kvp_applier_t *a, const kvp_event_t *ev, uint32_t slot, uint64_t hash, uint32_t block, bool is_counted)
 {
@@ -289,7 +289,7 @@ hold_block(kvp_applier_t *a, const kvp_event_t *ev, uint32_t slot, uint64_t hash
         kvp_view_store(a->view, slot, hash, block, is_counted);
 }
 
-/* Records one more copy of a hash whose block is known. */
+/* Records one more copy of a hash whose position is known: the block, or KVP_BLOCK_NONE outside the index. */
 static void
 hold_known(kvp_applier_t *a, const kvp_event_t *ev, uint32_t slot, uint64_t hash, uint32_t block, bool is_counted)
 {

@@ -23,7 +23,7 @@ typedef msgpack_object object_t;
 static size_t
 read_header(const uint8_t *at, size_t left, uint64_t *skip_out, uint64_t *more_out)
 {
-    /* lengths of floats and integers, for types 0xca to 0xd3 */
+    /* lengths of msgpack's floats and integers in bytes, for the types 0xca to 0xd3 */
     static const uint8_t ints[] = {4, 8, 1, 2, 4, 8, 1, 2, 4, 8};
     const uint8_t c = at[0];
     size_t width = 0;

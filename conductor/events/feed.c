@@ -301,7 +301,7 @@ kvp_feed_tick(kvp_feed_t *f, uint64_t now_ns)
         f->stats.failed_replays++;
         drop_applied(f);
         f->is_partial = true;
-        f->tries = TRIES_MAX; /* no more tries: the next live message becomes the first one, until a later replay */
+        f->tries = TRIES_MAX; /* no replay for a gap: the next live message is applied as if it were the first */
         f->heard_ns = now_ns;
         end_replay(f, now_ns);
     } else if (f->can_replay && f->state == KVP_FEED_LIVE && now_ns - f->heard_ns > SILENCE_NS) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See reach.h. / */
+ * See reach.h. */
 #include "conductor/events/reach.h"
 
 #include "common/clock.h"
@@ -16,10 +16,10 @@
 #define FIRST_NS (500 * KVP_NS_PER_MS) /* time without a connection before the first dial */
 #define EVERY_NS (5 * KVP_NS_PER_S)
 #define DIAL_NS (2 * KVP_NS_PER_S)
-/* after this many accepted dials in a row, without data over ZMQ, the port is reported as one of another protocol */
+/* after this many accepted dials without a ZMQ connection, the port is reported as one of another protocol */
 #define MUTE_DIALS 2u
 
-/* A dial in progress. It may outlive the kvp_reach that began it. */
+/* A dial (connection attempt) in progress, which may outlive its kvp_reach. */
 typedef struct {
     kvp_reach_t *of; /* the object that began the dial; NULL = closed meanwhile */
     uv_getaddrinfo_t name;

@@ -25,7 +25,7 @@
 #define DRIFT_MAX_NS (3600 * KVP_NS_PER_S)
 /* pause between two searches for free space: a search is slow and may free little */
 #define ROOM_EVERY_NS KVP_NS_PER_S
-#define LOST_NS (60 * KVP_NS_PER_S) /* time after which an unreachable publisher is removed if there are too many */
+#define LOST_NS (60 * KVP_NS_PER_S) /* time after which an unreachable publisher may be removed for a new one */
 #define KNOWN_MAX (4u << 20) /* limit of the positions that a publisher's view keeps of removed blocks */
 
 /* ---- the roster that readers see */
@@ -278,7 +278,7 @@ end_publisher(kvp_registry_t *r, kvp_publisher_t *p)
     if (p->reg.is_shared) kvp_pools_drop(r->pools, &p->source);
     kvp_list_del(&p->link);
     kvp_list_add_tail(&r->ending, &p->link);
-    if (p->reg.is_shared) on_wanted(r, NULL, false); /* other publishers may report this pool: replay them */
+    if (p->reg.is_shared) on_wanted(r, NULL, false); /* replays all pool publishers: another may report this pool */
     r->n--;
     publish_roster(r);
     kvp_view_end(p->view);

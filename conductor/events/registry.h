@@ -13,7 +13,7 @@
 
 #define KVP_PUBLISHERS_MAX 8192u
 
-#define KVP_TROUBLE_MAX 4352u /* size of a text that names the data directory, in bytes */
+#define KVP_TROUBLE_MAX 4352u /* size of the text from kvp_registry_trouble, in bytes */
 
 typedef struct kvp_registry kvp_registry_t;
 

@@ -18,7 +18,7 @@
 #define FILE_NAME "registrations.json"
 #define RETRY_NS (5 * KVP_NS_PER_S)
 #define WAIT_MS 2000u /* time for which /register and /unregister wait for the disk */
-#define CROWD_WAIT_MS 500u /* when a disk job has run this long, at most two threads wait: they also answer /route */
+#define CROWD_WAIT_MS 500u /* once a disk job takes this long, at most 2 threads wait for it; others answer /route */
 #define FINISH_MS 2000u /* time for which the start and the end of the process wait for the disk */
 
 /* ---- writing the file of registrations */
@@ -34,7 +34,7 @@ write_file(kvp_disk_job_t *job)
     snprintf(path, sizeof path, "%s/" FILE_NAME, r->data_dir);
     snprintf(temp, sizeof temp, "%s/" FILE_NAME ".new", r->data_dir);
     fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    errno = fd < 0 ? errno : ENOSPC; /* errno if open succeeded and a write is short */
+    errno = fd < 0 ? errno : ENOSPC; /* error to report for a short write, which sets no errno */
     is_ok = fd >= 0 && write(fd, r->file.text.data, r->file.text.len) == (ssize_t)r->file.text.len && fsync(fd) == 0 &&
             rename(temp, path) == 0;
     error = is_ok ? 0 : errno;

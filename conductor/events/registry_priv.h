@@ -17,7 +17,7 @@ typedef struct {
     kvp_list_t link; /* element of the list registry->publishers or registry->ending */
     kvp_registry_t *registry;
     kvp_registration_t reg;
-    kvp_subscription_t *sub; /* the sockets; NULL after the end of the publisher */
+    kvp_subscription_t *sub; /* the ZMQ sockets of the publisher; NULL after its end */
     kvp_reach_t *reach, *replay_reach; /* checkers of the two endpoints; NULL = the endpoint is bound or missing */
     uint64_t lost_ns; /* time since which the endpoint for events has been unreachable; 0 = reachable */
     uint64_t replays_lost; /* value of feed.stats.failed_replays at the last answer to a replay */
@@ -50,7 +50,7 @@ struct kvp_registry {
     _Atomic(kvp_roster_t *) roster;
     uv_timer_t tick;
     uv_idle_t more; /* idle handle that is active while a ZMQ socket has unread messages */
-    kvp_disk_t *disk; /* the disk's thread; NULL = registrations are not saved */
+    kvp_disk_t *disk; /* thread for the data directory; NULL = registrations are not saved */
     uv_async_t reap; /* wakes the loop when a job of the disk has ended */
     struct { /* the file of registrations; each change of the list has a number */
         kvp_disk_job_t job;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See streams.h. / */
+ * See streams.h. */
 #include "conductor/events/streams.h"
 
 #include "common/log.h"

@@ -6,7 +6,7 @@
 
 #include "common/digestmap.h"
 
-#define KVP_STREAMS_MIN 16384u /* number of the most recent streams that are kept at least; at most twice as many */
+#define KVP_STREAMS_MIN 16384u /* the table keeps at least so many of the newest streams, and at most twice as many */
 
 /* A table of streams in two generations; zeroed memory is an empty table. A stream with a new event moves from old to
  * young. When young has KVP_STREAMS_MIN streams, young becomes old, and the previous old generation is forgotten. */

@@ -19,11 +19,11 @@
 
 #define FRAMES_MAX 4u
 #define MESSAGE_MAX ((int64_t)4 << 20) /* limit of the length of a message, in bytes; ZMQ refuses longer ones */
-#define WAITING_MAX 100 /* limit of the messages that ZMQ queues for this process; the publisher drops others */
+#define WAITING_MAX 100 /* most messages that ZMQ queues in this process; above it the publisher drops messages */
 #define BATCH 64u /* cost limit of one call of on_readable; a message costs 1 or more, see PART_BYTES */
 #define PART_BYTES (16u << 10) /* each part of a payload of this size costs as much as one more message */
 #define SEQ_BYTES 8u
-#define TOPIC_MAX 128u /* bytes of a topic that are kept for reports */
+#define TOPIC_MAX 128u /* bytes of a message's ZMQ topic that are kept for reports */
 #define FDS_MAX (1 << 20)
 #define NO_FD (-1)
 #define UNBIND_MS 200
@@ -47,7 +47,7 @@ struct kvp_subscription {
     bool is_bound;
     kvp_buf_t fds; /* open connections of a bound endpoint: the byte at index fd is 1 if fd is a connection */
     uint32_t fds_n;
-    int source; /* descriptor of the accepted publisher's connection; NO_FD = no publisher has sent a message */
+    int source; /* connection of the one publisher that a bound endpoint hears; NO_FD = none at present */
     char topic[TOPIC_MAX], refused_topic[TOPIC_MAX];
     uint64_t refused;
     uint64_t since_ns; /* time at which the sockets were opened, or the last connection ended */

@@ -23,9 +23,9 @@ typedef struct {
 
 typedef struct kvp_subscription kvp_subscription_t;
 
-/* kvp_subscription_open opens the sockets. An endpoint with a wildcard host (tcp with * or 0.0.0.0) is bound; to
- * any other endpoint the socket connects. A bound endpoint accepts one publisher: the connection that sent the
- * first message, until this connection ends. Messages of other connections are refused, counted, and logged once.
+/* kvp_subscription_open opens the sockets. An endpoint with a wildcard host (tcp with *, 0.0.0.0 or [::]) is
+ * bound; to any other endpoint the socket connects. A bound endpoint accepts one publisher: the connection that sent
+ * the first message, until this connection ends. Messages of other connections are refused, counted, and logged once.
  * replay "" = no replays. ops are copied. Errors are logged, with the reason in *why_out: INVALID (ZMQ refuses the
  * endpoint), SYS, NOMEM. */
 kvp_err_t kvp_subscription_open(uv_loop_t *uv, void *zmq, const char *endpoint, const char *replay,
@@ -44,13 +44,13 @@ void kvp_subscription_ask(kvp_subscription_t *s, uint64_t from);
 /* kvp_subscription_ask_digests requests the sums of a pool, unless a replay is in progress. */
 void kvp_subscription_ask_digests(kvp_subscription_t *s);
 
-/* kvp_subscription_run reads arrived messages until their costs reach `most`; a message costs 1 or more. It returns
- * true if it stopped at this limit, so messages may be left. */
+/* kvp_subscription_run reads arrived messages until their costs reach `most`; a message costs 1 or more. True:
+ * the function stopped at this limit, and messages may be left. */
 bool kvp_subscription_run(kvp_subscription_t *s, uint32_t most);
 /* kvp_subscription_tick reopens the sockets of an unreachable publisher; call it a few times a second. */
 void kvp_subscription_tick(kvp_subscription_t *s, uint64_t now_ns);
 bool kvp_subscription_is_connected(const kvp_subscription_t *s);
-/* returns how many messages had a wrong frame count */
+/* returns the number of messages with a wrong number of frames, or with a malformed sequence number */
 uint64_t kvp_subscription_malformed(const kvp_subscription_t *s);
 /* kvp_subscription_refused returns the number of messages from other publishers at a bound endpoint. *topic_out is
  * the topic of the last of them, and *own_topic_out the topic of the accepted publisher; both are borrowed. */

@@ -54,7 +54,7 @@ struct kvp_index {
     _Atomic(block_t *) pieces[PIECES];
     uint32_t numbers; /* count of block numbers that were ever assigned */
     kvp_orphans_t orphans;
-    kvp_buf_t learning; /* numbers (uint32_t) of blocks with a new depth, for learn_depths to set their children's */
+    kvp_buf_t learning; /* numbers (uint32_t) of blocks with a new depth; their children's depths are set next */
     uint64_t blocks, bytes, left_out;
     kvp_buf_t spare; /* stack of free block numbers (uint32_t) */
     kvp_buf_t spare_holders; /* stack of free holder numbers (uint32_t) */

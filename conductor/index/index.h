@@ -33,14 +33,14 @@ void kvp_index_holder_free(kvp_index_t *ix, uint32_t holder);
 /* kvp_index_use finds or creates a block and takes a reference to it. KVP_BLOCK_NONE = the index is full. The
  * number stays valid until kvp_index_rele has released all references. */
 uint32_t kvp_index_use(kvp_index_t *ix, uint32_t space, uint64_t hash, uint32_t depth);
-/* kvp_index_use_behind does the same for a block of unknown depth, after the block with the hash `parent`. The block's
- * depth is set when the depth of the parent is known. Until then look-ups find the block by its hash alone. */
+/* kvp_index_use_behind is kvp_index_use for a block of unknown depth, after the block with the hash `parent`. Its depth
+ * is set when the depth of the parent is known. Until then look-ups find the block by its hash alone. */
 uint32_t kvp_index_use_behind(kvp_index_t *ix, uint32_t space, uint64_t hash, uint64_t parent);
 /* kvp_index_rele releases one reference. It returns false if the block's state contradicts its references, which
  * is a bug of this program. The block is then left out of all answers, its number is never reused, and the
  * caller's view is not reliable. */
 bool kvp_index_rele(kvp_index_t *ix, uint32_t block) KVP_MUST_USE;
-/* kvp_index_add adds a holder to the block. It returns false if the block already had this holder. */
+/* kvp_index_add adds a holder to the block; false = the block already had this holder. */
 bool kvp_index_add(kvp_index_t *ix, uint32_t block, uint32_t holder);
 void kvp_index_remove(kvp_index_t *ix, uint32_t block, uint32_t holder);
 void kvp_index_purge(kvp_index_t *ix, uint32_t block); /* removes ended holders from the block's set */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See keylists.h. / */
+ * See keylists.h. */
 #include "conductor/index/keylists.h"
 
 #include "common/log.h"

@@ -17,7 +17,7 @@ typedef struct {
 typedef struct {
     kvp_keylist_t *lists; /* array of lists; element 0 is unused */
     uint32_t cap, free;
-    kvp_digestmap_t at; /* index of the list of each slot and namespace */
+    kvp_digestmap_t at; /* maps a slot and a namespace to the index of their list */
 } kvp_keylists_t;
 
 void kvp_keylists_init(kvp_keylists_t *l, uint64_t seed);

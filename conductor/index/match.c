@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NAMELESS KVP_MEDIA_MAX /* number of a medium that counts only for the answer's run over all media */
+#define NAMELESS KVP_MEDIA_MAX /* number of media without a name, which count only for the run over all media */
 #define GOING_MAX ((1 + KVP_POOLS_MAX) * KVP_MEDIA_MAX) /* limit of the number of active runs in one answer */
 
-/* An active run: the holder of a medium, and its answer. At least one medium of the answer has each block so far. */
+/* An active run: a medium of an answer, and its holder. It is active while the answer's run over all media lasts. */
 typedef struct {
     uint32_t answer, medium, holder;
 } going_t;
@@ -23,7 +23,7 @@ struct kvp_match_scratch {
     uint32_t *over; /* for each answer, a bit for each medium whose own run has ended */
     going_t *going;
     uint32_t cap; /* capacity of the scratch arrays, in answers */
-    uint32_t base; /* stamps of the current query are above this number */
+    uint32_t base; /* the current query writes only numbers above this one into `stamps` */
     uint32_t stamps[KVP_HOLDERS_MAX];
 };
 

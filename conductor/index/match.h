@@ -20,7 +20,7 @@ typedef struct {
     const kvp_view_t *pools[KVP_POOLS_MAX];
 } kvp_roster_row_t;
 
-/* A list of all publishers, sorted by instance and rank. A roster is immutable: each change makes a new one. */
+/* All publishers of engine events, sorted by instance and rank. A roster is immutable: each change makes a new one. */
 typedef struct {
     uint32_t n;
     kvp_roster_row_t members[];

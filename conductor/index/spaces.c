@@ -62,7 +62,7 @@ kvp_spaces_find(const kvp_spaces_t *spaces, const kvp_namespace_t *space)
     return node == NULL ? KVP_SPACE_NONE : node->number;
 }
 
-/* Returns the namespace that is in use while any namespace has the model's adapter, for kvp_spaces_has_lora. */
+/* Returns the namespace that stands for a model's adapter: it is in use while any namespace has the adapter. */
 static kvp_namespace_t
 adapter_of(const char *model, const char *lora)
 {

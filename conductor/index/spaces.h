@@ -22,9 +22,9 @@ kvp_spaces_t *kvp_spaces_create(kvp_epoch_t *epoch); /* makes the table of names
 void kvp_spaces_destroy(kvp_spaces_t *spaces);
 
 /* ---- functions for the writer */
-/* kvp_spaces_name finds the namespace, or adds a copy of it, and returns its number. The number is valid until the
- * next kvp_spaces_sweep or kvp_spaces_name, and as long as a reference is held. KVP_SPACE_NONE: no number is free, or
- * no memory. */
+/* kvp_spaces_name finds the namespace, or adds a copy of it, and returns its number. The number is valid while
+ * a reference is held; without a reference, until the next kvp_spaces_sweep or kvp_spaces_name. KVP_SPACE_NONE: no
+ * number is free, or no memory. */
 uint32_t kvp_spaces_name(kvp_spaces_t *spaces, const kvp_namespace_t *space);
 /* kvp_spaces_hold takes a reference to a namespace, for a block or a join, and kvp_spaces_release releases it. */
 void kvp_spaces_hold(kvp_spaces_t *spaces, uint32_t number);

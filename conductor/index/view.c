@@ -30,7 +30,7 @@ typedef struct {
     uint32_t block; /* number of the block; KVP_BLOCK_NONE = outside the index */
     uint16_t count;
     uint8_t which; /* slot + 1, or FREE or GONE */
-    uint8_t gen; /* generation of the slot for which count is valid */
+    uint8_t gen; /* generation of the slot when count was set; after a clear of the slot, count means 0 */
 } entry_t;
 
 typedef struct {
@@ -457,7 +457,7 @@ entry_at(kvp_view_t *v, uint32_t slot, uint64_t hash, uint32_t block)
             rele_block(v, e->block);
             e->block = block;
         } else {
-            rele_block(v, block); /* the entry already has a reference to the block */
+            rele_block(v, block); /* drops the caller's reference, because the entry already has one */
         }
     }
     return e;
@@ -511,7 +511,7 @@ kvp_view_remove(kvp_view_t *v, uint32_t slot, uint64_t hash)
         v->stats.unknown++;
         return false;
     }
-    if (e->count == COUNT_MAX) return true; /* the counter has overflowed, so the number of copies is unknown */
+    if (e->count == COUNT_MAX) return true; /* a saturated counter stays: the number of copies is unknown */
     if (--e->count == 0) let_go(v, e);
     if (v->stats.known > v->known_max) trim_known(v, v->known_max);
     return true;

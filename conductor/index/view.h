@@ -34,7 +34,7 @@ typedef enum {
 
 typedef struct {
     uint64_t resident, known; /* number of entries that hold blocks; number of entries that only know a position */
-    uint64_t unknown, full; /* removals of blocks that were not held; blocks that could not get a holder */
+    uint64_t unknown, full; /* counters: removals of blocks that were not held; blocks that could not get a holder */
     uint64_t bytes;
     bool is_damaged; /* a flag: kvp_index_rele found a contradiction, so the view is unreliable until kvp_view_repair */
 } kvp_view_stats_t;
@@ -57,7 +57,7 @@ uint32_t kvp_view_find_slot(const kvp_view_t *v, const char *medium, size_t len,
 /* kvp_view_place returns whether the position of the hash is known; *block_out is set for KVP_PLACE_BLOCK. */
 kvp_place_kind_t kvp_view_place(const kvp_view_t *v, uint64_t hash, uint32_t *block_out);
 
-/* kvp_view_place_in does the same, but only for hashes of the given group; 0 = any group. */
+/* kvp_view_place_in is kvp_view_place for hashes in slots of the given group only; group 0 = any group. */
 kvp_place_kind_t kvp_view_place_in(const kvp_view_t *v, uint64_t hash, uint32_t group, uint32_t *block_out);
 
 /* kvp_view_store adds a copy of the hash, whose block is given (KVP_BLOCK_NONE = outside the index). The view

@@ -89,7 +89,7 @@ struct kvp_joinlog {
     uint32_t rest_flushes; /* number of flushes until the next rewrite may begin */
     uint64_t kept_bytes; /* length of the file after its last rewrite */
     bool wants_load, is_crowded; /* flags: a load is due; the rewrite drops unregistered joins */
-    /* The state of the job. While is_busy, these fields belong to the disk's thread. */
+    /* The state of the log's disk job. While is_busy is set, the fields below belong to the disk's thread. */
     bool is_busy;
     job_kind_t job_kind;
     kvp_disk_job_t job;
@@ -181,7 +181,7 @@ add_place(const kvp_joinlog_t *log, writer_t *w, const kvp_joinlog_join_t *join,
 {
     const place_t record = {*place, tell_join(log, w, join), 0};
 
-    if (record.join == JOINS_MAX) return; /* the place is dropped: only a rewrite makes room for more joins */
+    if (record.join == JOINS_MAX) return; /* the position is dropped: the file has too many joins until a rewrite */
     tell_space(log, w, place->space);
     write_record(w, R_PLACE, &record, sizeof record);
 }

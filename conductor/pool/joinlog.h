@@ -47,6 +47,6 @@ void kvp_joinlog_flush(kvp_joinlog_t *log);
 /* kvp_joinlog_is_crowded returns true if the file has the maximum of joins: the callback `keep` shall drop the
  * positions of joins without a registration. */
 bool kvp_joinlog_is_crowded(const kvp_joinlog_t *log);
-void kvp_joinlog_close(kvp_joinlog_t *log); /* NULL is legal; if a job is in progress, the memory is not freed */
+void kvp_joinlog_close(kvp_joinlog_t *log); /* frees log; while a job is in progress, it does nothing; NULL is legal */
 
 #endif

@@ -63,14 +63,14 @@ struct kvp_pools {
     kvp_spaces_t *spaces;
     void (*wanted)(void *arg, const kvp_pool_source_t *source, bool is_drift);
     void *arg;
-    uint32_t parts_max; /* most parts of a join on one medium */
+    uint32_t parts_max; /* most blocks of a join with parts on one medium */
     kvp_list_t backends, joins, ending;
     uint32_t joins_n;
     kvp_joinlog_t *log; /* file of the positions that joins have learnt; NULL = they are not saved */
 };
 
 /* ---- parts of blocks */
-/* Returns the key of a block's parts, for a connector's objects in one cache group. sequence_key is for others. */
+/* Returns the key of a block in j->parts, for objects with connectors' keys; sequence_key is for all other objects. */
 static kvp_digest_t
 key_of(uint64_t hash, uint32_t group)
 {
@@ -83,8 +83,8 @@ sequence_key(uint64_t hash)
     return (kvp_digest_t){.lo = hash, .hi = 0};
 }
 
-/* Returns whether the view uses the parts. It uses only cache groups of which engine events were indexed, because
- * other groups (of sliding-window attention, for example) do not keep whole prefixes. */
+/* Returns whether blocks with this key of j->parts enter the view. Only cache groups with indexed engine events do,
+ * because other groups (of sliding-window attention, for example) do not keep whole prefixes. */
 static bool
 counts_here(const kvp_join_t *j, kvp_digest_t key)
 {
@@ -117,7 +117,7 @@ use_again(kvp_index_t *ix, uint32_t block)
     return kvp_index_use(ix, kvp_index_space(ix, block), kvp_index_hash(ix, block), kvp_index_depth(ix, block));
 }
 
-/* Updates the block in the view to its present parts. Additions come first, so that no reader misses the block. */
+/* Updates the block's media in the view to its present parts: first the additions, so that readers always find it. */
 static void
 refresh_block(kvp_join_t *j, kvp_digest_t key, uint32_t block)
 {
@@ -172,7 +172,7 @@ log_place(const kvp_join_t *j, uint64_t hash, uint32_t block)
                                            kvp_index_depth(ix, block), j->groups, 0});
 }
 
-/* Updates the hash's block in the view for each cache group with all parts (counts_here), and adds to j->joined. */
+/* For each cache group with all parts of the hash's block: updates the block in the view, adds joined to j->joined. */
 static void
 refresh_all(kvp_join_t *j, uint64_t hash, uint32_t block, int joined)
 {
@@ -529,7 +529,7 @@ load_place(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t 
         for (uint32_t i = 0; i < GROUPS_MAX; i++)
             if ((place->groups & 1u << i) != 0) learn_group(j, i);
         block = kvp_index_use(pools->ix, place->space, place->hash, place->depth);
-        /* A newer position of the same key, if any, follows in the file. */
+        /* is_sure is true: a later position of the key in the file is newer, and replaces an earlier one. */
         if (block != KVP_BLOCK_NONE) learn_place(j, place->key, block, true);
     }
     pools->log = log;

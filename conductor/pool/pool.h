@@ -26,7 +26,7 @@ typedef struct kvp_join kvp_join_t;
 /* The state of a source; all zero at first. */
 typedef struct {
     bool has_begun; /* a flag: an event of the source was applied since its last kvp_pools_drop */
-    /* counters of events; ignored: events of backends or keys without a join */
+    /* counts of events; ignored: backend or key without a join, or backend of another source or of none */
     uint64_t events, stored, removed, cleared, digests, ignored;
     uint64_t drifts; /* number of digests that differed from the known contents */
     uint64_t skips[KVP_SKIPS_N];
@@ -37,7 +37,7 @@ typedef struct {
 /* kvp_pools_create makes an empty set of joins. wanted(arg, source, is_drift) is called when all events of the
  * source are needed again, because of a new join, or because the known contents differ from the source's
  * (is_drift); source NULL = of every source. It is called from within other calls, so only note the wish and carry
- * it out later. ix and spaces are borrowed. parts_max: most blocks that a join may know. NULL = no memory. */
+ * it out later. ix and spaces are borrowed. parts_max: most blocks of a join on one medium. NULL = no memory. */
 kvp_pools_t *kvp_pools_create(kvp_index_t *ix, kvp_spaces_t *spaces,
                               void (*wanted)(void *arg, const kvp_pool_source_t *source, bool is_drift), void *arg,
                               uint32_t parts_max);

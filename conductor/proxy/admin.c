@@ -103,7 +103,7 @@ take_request(const json_object *in, request_t *out)
            take_bootstrap(in, out);
 }
 
-/* Reads the body of the request. Returns false after sending an error answer. */
+/* Reads the body of a request to add or remove a server. Returns false after sending an error answer. */
 static bool
 read_request(const kvp_http_request_t *request, kvp_http_response_t *response, request_t *out)
 {

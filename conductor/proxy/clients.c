@@ -14,7 +14,7 @@
 #define EVENTS 64
 #define OTHERS 64u /* file descriptors that are reserved for the rest of the process */
 #define CROWDED_NS (3 * KVP_NS_PER_S)
-#define CROWDED_CUTS 64u /* limit of connections that one call cuts after CROWDED_NS */
+#define CROWDED_CUTS 64u /* most connections that one kvp_clients_cut cuts after CROWDED_NS, before their head_ns */
 
 uint32_t
 kvp_clients_max(void)

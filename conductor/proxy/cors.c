@@ -78,7 +78,7 @@ kvp_cors_answer_options(const char *origins, struct MHD_Connection *conn)
 
     if (ok == MHD_YES) ok = kvp_cors_add(origins, conn, r);
     if (ok == MHD_YES) ok = MHD_add_response_header(r, "Access-Control-Allow-Methods", METHODS);
-    /* A value of "*" does not cover Authorization, so the answer repeats the headers that the page has requested. */
+    /* Access-Control-Allow-Headers "*" would not allow Authorization, so the headers that the page wants are listed. */
     if (ok == MHD_YES && wanted != NULL && wanted[0] != '\0')
         ok = MHD_add_response_header(r, "Access-Control-Allow-Headers", wanted);
     if (ok == MHD_YES) ok = MHD_add_response_header(r, "Access-Control-Max-Age", "600");

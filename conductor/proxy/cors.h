@@ -10,7 +10,7 @@
 
 #include <microhttpd.h>
 
-/* kvp_cors_is_list returns whether text is a legal value of origins. */
+/* kvp_cors_is_list returns whether text is a legal list of allowed origins: "*", "none", or origins with commas. */
 bool kvp_cors_is_list(const char *text);
 
 /* kvp_cors_allows returns whether the request may pass. */

@@ -153,7 +153,7 @@ start_call(kvp_exchange_t *x, const char *base, const char *path, bool is_get, c
            uint64_t first_ms)
 {
     char url[KVP_FLEET_URL_MAX + KVP_PATH_MAX + 1], id[KVP_EXCHANGE_ID_MAX + 32], auth[sizeof x->auth + 32], rank[64];
-    const bool is_delivery = !is_get && x->server != KVP_SERVER_NONE; /* false for a GET and for a call to the router */
+    const bool is_delivery = !is_get && x->server != KVP_SERVER_NONE; /* a POST to a server, not to the router */
     const char *headers[5] = {NULL};
     uint32_t n = 0;
 

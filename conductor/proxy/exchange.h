@@ -49,7 +49,7 @@ typedef struct {
         /* counters: broken: answers that broke off after the first byte; plain: requests whose decode server computes
          * the prompt; gone: clients that left */
         _Atomic uint64_t requests, refused, failed, broken, plain, gone;
-        _Atomic uint64_t routed, unrouted; /* counters: servers that the router chose; servers chosen without it */
+        _Atomic uint64_t routed, unrouted; /* counters of queries to the router: with a usable server; without one */
     } stats;
 } kvp_proxy_shared_t;
 
@@ -83,7 +83,7 @@ typedef struct kvp_exchange {
     kvp_path_kind_t kind;
     kvp_buf_t body;
     kvp_body_t fields;
-    char id[KVP_EXCHANGE_ID_MAX + 1], auth[4096], session[257]; /* client's headers; an id is made if there is none */
+    char id[KVP_EXCHANGE_ID_MAX + 1], auth[4096], session[257]; /* values of the client's headers; id: made if absent */
     kvp_exchange_state_t state;
 
     kvp_call_t *call; /* the call in progress; NULL = none */

@@ -266,7 +266,7 @@ kvp_fleet_checked(kvp_fleet_t *f, uint32_t server, kvp_check_end_t end, uint64_t
     s->open--;
     s->is_checked = false;
     if (end == KVP_CHECK_DOWN && !was_down && s->heard_ns >= s->unanswered_ns)
-        end = KVP_CHECK_NONE; /* the server has answered a request during the check */
+        end = KVP_CHECK_NONE; /* a failed check does not count if the server has answered a request during it */
     if (end == KVP_CHECK_NONE) { /* the check could not be made, so it is repeated later */
         s->until_ns = now_ns + OUT_MIN_NS;
         s->given_up_ns = now_ns;

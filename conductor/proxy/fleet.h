@@ -45,13 +45,13 @@ typedef struct {
 typedef struct {
     char url[KVP_FLEET_URL_MAX + 1];
     kvp_server_role_t role;
-    /* address of the bootstrap server that reports the engine ids of a prefill server; "" = the server's answers
+    /* URL of the bootstrap server that reports the engine ids of a prefill server; "" = the prefill server's answers
      * contain the id */
     char bootstrap[KVP_FLEET_URL_MAX + 1];
     kvp_server_rank_t *ranks; /* ranks from the last answer of the bootstrap server; owned */
     uint32_t ranks_n, rank_turn;
     bool is_gone; /* a flag: the server was removed; its place becomes free when no request is open */
-    bool is_down, is_checked; /* flags: the server is left out (gets no requests); a check of it is in progress */
+    bool is_down, is_checked; /* flags: the server is left out (see kvp_fleet_pick); a check of it is in progress */
     uint32_t open; /* number of requests in progress, given-up requests and checks */
     uint32_t given_up; /* number of the given-up requests in `open` */
     uint64_t given_up_ns; /* time at which the first of the given-up requests was given up */

@@ -34,7 +34,7 @@
 #define BODY_MAX (32u << 20)
 #define REQUESTS_MAX 4096u
 #define PIECE_BYTES (16u << 10)
-#define CONNECTION_TIMEOUT_S 30u /* an idle connection is closed after this time */
+#define CONNECTION_TIMEOUT_S 30u /* an idle connection of a client is closed after this time */
 #define LOOK_MS 50u
 #define CUT_NS (5 * KVP_NS_PER_S) /* time for a client to receive the rest of an answer that broke off */
 
@@ -407,7 +407,7 @@ on_first(kvp_front_t *f, struct MHD_Connection *conn, const char *url, const cha
     return *ctx == NULL ? MHD_NO : MHD_YES;
 }
 
-/* Starts the exchange when the body is complete. Returns false if the upload was displaced, or too many are open. */
+/* Starts the exchange when the body is complete. False: the upload was displaced, or too many requests are open. */
 static bool
 begin_request(request_t *r)
 {

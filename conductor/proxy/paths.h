@@ -8,8 +8,8 @@
 #define KVP_PATH_MAX 300u /* length of the longest accepted path, in bytes */
 
 typedef enum {
-    /* kind of path: a completion, for replicas, or for prefill and decode servers: a prefill server may compute
-     * the prompt */
+    /* kind of path: a completion; a replica serves it, or a decode server, for which a prefill server may compute the
+     * prompt first */
     KVP_PATH_COMPLETION,
     KVP_PATH_MODELS, /* kind of path: the list of models, for a server of any role */
     KVP_PATH_RESPONSE, /* kind of path: the Responses API, for replicas; the router chooses the replica */

@@ -155,7 +155,7 @@ kvp_proxy_stop(kvp_proxy_t *p)
 {
     if (p == NULL) return;
     for (uint32_t i = 0; i < KVP_PROXY_THREADS_MAX; i++)
-        kvp_front_ask_to_stop(p->fronts[i]); /* asks all fronts first, because each may need seconds to stop */
+        kvp_front_ask_to_stop(p->fronts[i]); /* all fronts stop at the same time: each may need seconds */
     for (uint32_t i = 0; i < KVP_PROXY_THREADS_MAX; i++)
         kvp_front_stop(p->fronts[i]);
     if (p->listening >= 0) close(p->listening);

@@ -17,7 +17,7 @@ typedef struct {
     uint64_t prefill_ms; /* time limit until the first byte of the body of a prefill server's answer */
     uint64_t first_ms; /* time limit until the first byte of the body of any other server's answer */
     uint64_t idle_ms; /* longest pause within the body of a server's answer */
-    uint64_t upload_ms; /* time limit for a client to send the head of a request, and its body */
+    uint64_t upload_ms; /* time limit for a client to send the head of a request, and again for its body */
     const char *allow_origin; /* origins of web pages that may use the proxy (cors.h); borrowed for its life */
 } kvp_proxy_conf_t;
 extern const kvp_proxy_conf_t kvp_proxy_defaults; /* default values of all fields except listen */

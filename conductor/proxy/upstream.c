@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #define IDLE_MAX 4096u /* limit of the number of idle connections that are kept */
-#define IDLE_NS (60 * KVP_NS_PER_S) /* an idle connection is closed after this time */
+#define IDLE_NS (60 * KVP_NS_PER_S) /* an idle connection to a server is closed after this time */
 /* longest head of an answer, in bytes; the memory of a client's connection (front.c) must hold it, too */
 #define HEAD_MAX (16u << 10)
 #define READ_BYTES (64u << 10)
@@ -62,7 +62,7 @@ typedef struct {
 /* The progress of a call, over all its connections. */
 typedef enum {
     CALL_UNSENT,
-    CALL_SENT, /* the request was sent, so a server may have seen it */
+    CALL_SENT, /* a connection was made, so a server may have seen the request */
     CALL_HEARD, /* a byte of the answer has arrived */
     CALL_HEAD, /* the head of the answer is complete */
     CALL_BODY /* a byte of the answer's body has arrived */
@@ -211,7 +211,7 @@ on_head(llhttp_t *parser)
     conn_t *k = parser->data;
     kvp_call_t *c = k->call;
 
-    if (parser->status_code < 200) { /* an informational answer (1xx); the final answer follows */
+    if (parser->status_code < 200) { /* an informational answer (1xx) is skipped; the final answer follows */
         const bool has_body = parser->content_length > 0 || (parser->flags & F_TRANSFER_ENCODING) != 0;
 
         return parser->status_code == 101 || has_body ? -1 : 0;
@@ -241,7 +241,7 @@ on_whole(llhttp_t *parser)
 {
     conn_t *k = parser->data;
 
-    if (parser->status_code < 200) return 0; /* an informational answer (1xx); the final answer follows */
+    if (parser->status_code < 200) return 0; /* an informational answer (1xx) is skipped; the final one follows */
     k->has_answer = true;
     return HPE_PAUSED;
 }
@@ -304,7 +304,7 @@ on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 
     if (n == 0) return;
     if (n == UV_EOF) n = error_behind_end(stream);
-    if (k->call == NULL || (n < 0 && n != UV_EOF)) { /* the connection has no call, or is broken */
+    if (k->call == NULL || (n < 0 && n != UV_EOF)) { /* closes an idle connection that is not silent, or a broken one */
         fail_conn(k, n < 0 ? uv_strerror((int)n) : "it says something unasked");
         return;
     }
@@ -349,7 +349,7 @@ send_call(conn_t *k)
     k->parser.data = k;
     k->has_answer = false;
     sent = uv_try_write(stream, bufs, n);
-    if (sent < 0) sent = 0; /* an error is ignored here, because the next read reports it */
+    if (sent < 0) sent = 0; /* a write error is ignored here, because the next read of the connection reports it */
     if ((size_t)sent < c->head.len + c->body_len) {
         for (unsigned i = 0; i < n; i++) {
             const unsigned cut = (unsigned)kvp_min_u64((uint64_t)sent, bufs[i].len);
@@ -372,7 +372,7 @@ on_connected(uv_connect_t *connect, int status)
     kvp_call_t *c = k->call;
     char place[KVP_HOSTPORT_TEXT_MAX], text[sizeof place + 100];
 
-    if (c == NULL) return; /* the call has ended, and the connection is being closed */
+    if (c == NULL) return; /* the call has ended meanwhile, so its connection is already being closed */
     if (status == 0) {
         (void)uv_tcp_nodelay(&k->tcp, 1);
         send_call(k);
@@ -510,7 +510,7 @@ find_late(const kvp_call_t *c, uint64_t now_ns)
     return c->idle_ns != 0 && now_ns - c->heard_ns > c->idle_ns ? "it fell silent" : NULL;
 }
 
-/* Ends one call for which find_late returns a reason. Returns false if there is no such call. */
+/* Ends one call for which find_late returns a reason. Returns false if no call must end. */
 static bool
 end_late(kvp_upstream_t *up)
 {
@@ -630,7 +630,7 @@ static void
 on_shutdown(uv_shutdown_t *ending, int status)
 {
     (void)ending;
-    (void)status; /* after a failure, the next read shows the reason */
+    (void)status; /* a failed shutdown is ignored, because the next read of the connection reports the reason */
 }
 
 bool
@@ -645,7 +645,7 @@ kvp_call_give_up(kvp_call_t *c, kvp_buf_t *body, kvp_call_is_over_fn is_over, kv
     c->is_over = is_over;
     c->ops.on_end = on_end;
     c->arg = arg;
-    c->owned = *body; /* keeps the bytes of the body, which may not be written yet */
+    c->owned = *body; /* the call owns the body from now on, because some of its bytes may not be sent yet */
     *body = (kvp_buf_t){0};
     if (c->progress >= CALL_SENT && c->conn != NULL)
         (void)uv_shutdown(&c->conn->ending, (uv_stream_t *)&c->conn->tcp, on_shutdown);

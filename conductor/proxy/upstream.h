@@ -41,7 +41,7 @@ typedef struct {
     bool copies_body;
     bool is_once; /* a flag: if a kept connection ends without a byte, the call ends with KVP_CALL_STALE */
     bool wants_new; /* a flag: use a new connection, not a kept one */
-    const char *const *headers; /* lines "Name: value", ended by NULL; NULL = none; copied */
+    const char *const *headers; /* header lines "Name: value" of the request, ended by NULL; NULL = none; copied */
     uint64_t connect_ms; /* time limit of connecting to the server */
     uint64_t first_ms; /* time limit of the first byte of the answer's body, from the start; 0 = none */
     uint64_t idle_ms; /* longest pause after the first byte of the body; 0 = no limit */

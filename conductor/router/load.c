@@ -78,7 +78,7 @@ kvp_load_parse(const char *text, uint32_t running[KVP_LOAD_RANKS_MAX], uint32_t 
             rank = rank_of(line + len, value + 1);
             number = strtod(value + 1, NULL);
             if (rank >= KVP_LOAD_RANKS_MAX || !(number >= 0 && number < 1e9)) continue;
-            /* the sum of all models, because a server may report each of its models on a line */
+            /* adds up all models of a rank, because a server may report each of its models on a line */
             (i % 2 == 0 ? running : waiting)[rank] += (uint32_t)number;
             n = rank + 1 > n ? rank + 1 : n;
         }

@@ -9,7 +9,7 @@
 #define KVP_LOAD_RANKS_MAX 64u /* limit of the data-parallel ranks of a server; metrics of higher ranks are ignored */
 
 typedef struct {
-    /* Calls add(to, url, tag, wants_models) for each server to poll; tag names it in other callbacks; both copied. */
+    /* Calls add(to, url, tag, wants_models) for each server to poll. url is copied, and tag, its name in callbacks. */
     void (*list)(void *arg, void (*add)(void *to, const char *url, const char *tag, bool wants_models), void *to);
     /* Reports whether a connection to the tag's server could be made. */
     void (*asked)(void *arg, const char *tag, bool is_there);

@@ -10,7 +10,7 @@
 
 typedef struct kvp_routes kvp_routes_t;
 
-/* kvp_routes_create makes the handlers' state. registry is borrowed until kvp_routes_destroy. NOMEM, SYS (logged). */
+/* kvp_routes_create makes the handlers' state. registry is borrowed until kvp_routes_destroy. NOMEM; SYS, logged. */
 kvp_err_t kvp_routes_create(kvp_registry_t *registry, const kvp_router_weights_t *weights, kvp_routes_t **out)
     KVP_MUST_USE;
 kvp_err_t kvp_routes_route(kvp_routes_t *routes, kvp_http_t *http) KVP_MUST_USE;

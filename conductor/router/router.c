@@ -50,7 +50,7 @@ typedef struct {
 } open_t;
 
 typedef struct {
-    uint64_t key; /* hash of the entry's key; 0 = free */
+    uint64_t key; /* hash of the entry's block or session; 0 = the entry is free */
     uint64_t val; /* for a block: expiry time; for a session: serial of its target */
     uint64_t used_ns;
 } entry_t;
@@ -185,7 +185,7 @@ kvp_router_note(kvp_router_t *r, uint32_t target, uint32_t running, uint32_t wai
 
     t->running = running;
     t->waiting = waiting;
-    /* The target has no request, so its estimated work is done. */
+    /* A target without requests has computed all prompts that were sent to it, earlier than estimated. */
     if (running == 0 && waiting == 0 && t->open == 0) t->busy_until_ms = (double)now_ns / NS_PER_MS;
 }
 

@@ -14,8 +14,8 @@
 
 #include "common/base.h"
 
-#define KVP_ROUTER_TARGETS_MAX 16384u /* twice the limit of publishers: targets with open routes outlive their rank */
-#define KVP_ROUTER_OPEN_MAX 65536u /* most open routes; a route expires when so many later ones have begun */
+#define KVP_ROUTER_TARGETS_MAX 16384u /* twice the most publishers: open routes keep targets of removed ones */
+#define KVP_ROUTER_OPEN_MAX 65536u /* most open routes; a route expires when this many later routes have begun */
 #define KVP_ROUTE_NONE UINT32_MAX
 
 typedef struct {

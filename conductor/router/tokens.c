@@ -52,9 +52,9 @@ struct kvp_tokens {
     pthread_mutex_t mutex; /* guards all fields, except those of the thread */
     kept_t kept[KEPT]; /* the cache of texts; a text's key decides its place */
     size_t kept_bytes, sweep;
-    kvp_digestmap_t servers; /* packed server_t by the hash of the URL */
+    kvp_digestmap_t servers; /* packed server_t of each server, by the hash of its URL */
     uint64_t swept_ns;
-    uint64_t offers; /* count of offers with an equal load, used to choose among them */
+    uint64_t offers; /* count over all queries of servers offered with an equal load; chooses one of them in turn */
     kvp_list_t queue; /* queries that the thread has not taken yet */
     uint32_t asks_n; /* number of queries in the queue and at the thread */
     bool is_over;

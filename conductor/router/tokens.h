@@ -11,7 +11,7 @@
 #include "conductor/base/jsonscan.h"
 
 #define KVP_TOKENIZER_URL_MAX 511u
-#define KVP_TOKENIZED_BLOCKS_MAX (2u << 20) /* most blocks of a text; of a longer text only so many blocks count */
+#define KVP_TOKENIZED_BLOCKS_MAX (2u << 20) /* most blocks of a text that are hashed; later blocks are ignored */
 
 typedef struct kvp_tokens kvp_tokens_t;
 

@@ -31,12 +31,12 @@
 #define RING_BYTES_MAX (128u << 20)
 #define CLIENTS_MAX 16u
 #define CLIENT_WAIT_NS (5 * KVP_NS_PER_S) /* a replay ends if its client reads nothing for this long */
-#define CLIENT_YIELD_NS KVP_NS_PER_S /* the same limit while another client asks and all places are used */
+#define CLIENT_YIELD_NS KVP_NS_PER_S /* CLIENT_WAIT_NS if another client asks and all places are used */
 #define SNAPSHOTS_MAX 3u /* a replay ends if the ring was too short to continue after this many snapshots */
 #define IDENTITY_MAX 255u
 #define SEQ_BYTES 8u
 #define PRIME UINT32_MAX /* item_t.client of the publisher's own walk through the index */
-#define POLL_MS 20 /* interval of trying again while a client does not read */
+#define POLL_MS 20 /* interval of send attempts while a client does not read */
 #define IDLE_MS 1000
 
 typedef enum { Q_BEGIN, Q_END, Q_RECORDS, Q_SLICE } kind_t;
@@ -75,7 +75,7 @@ struct kvp_eventpub {
     pthread_mutex_t mutex; /* guards the fields up to stats */
     kvp_buf_t queue;
     bool is_over, is_awake;
-    item_t want; /* the slice that the thread wants; serial 0 = none */
+    item_t want; /* the slice of the index that the thread wants; serial 0 = none */
     kvp_publisher_stats_t stats;
 
     /* Fields of the loop's thread. */
@@ -94,7 +94,7 @@ struct kvp_eventpub {
     client_t clients[CLIENTS_MAX];
     uint64_t walks;
     uint32_t turn; /* the client served first is clients[turn % CLIENTS_MAX] */
-    kvp_event_batch_t *ring; /* ring_cap messages: message seq is at seq % ring_cap */
+    kvp_event_batch_t *ring; /* messages kept for replays: message number seq is at seq % ring_cap */
     uint32_t ring_cap, ring_events;
     uint64_t ring_bytes;
     uint64_t first, next; /* the ring has the messages from number first to next - 1 */
@@ -600,7 +600,7 @@ run_publisher(void *arg)
     kvp_eventpub_t *p = arg;
     zmq_pollitem_t items[3] = {
         {.fd = p->event_fd, .events = ZMQ_POLLIN},
-        {.socket = p->pub, .events = ZMQ_POLLIN}, /* so that subscriptions are handled while nothing is sent */
+        {.socket = p->pub, .events = ZMQ_POLLIN}, /* polled so that ZMQ handles subscriptions while nothing is sent */
         {.socket = p->router, .events = ZMQ_POLLIN}};
     const int n = p->router != NULL ? 3 : 2;
     kvp_buf_t taken;

@@ -210,7 +210,7 @@ pack_parent(msgpack_packer *pk, const char *name, const kvp_wire_lineage_t *line
         msgpack_pack_nil(pk);
 }
 
-/* Packs the present fields of a connector's key, and returns their number. pk NULL: only counts. */
+/* Packs the fields that are found in a connector's key, and returns their number. pk NULL: only counts them. */
 static uint32_t
 pack_parts(msgpack_packer *pk, const subject_t *o)
 {

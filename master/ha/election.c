@@ -20,12 +20,12 @@
 
 #define S 1000000000ull
 #define MS 1000000ull
-#define READ_NS (1 * S) /* interval of reading the keys, independent of the watch */
+#define READ_NS (1 * S) /* interval of reading etcd's keys, in addition to the watch */
 #define AGAIN_NS (100 * MS) /* pause after a failed request */
 /* how long the other masters wait for a member of the in-sync set that still reads its log */
 #define READING_MAX_NS (600 * S)
 #define BEATS 8u /* number of renewals within the life of a lease */
-#define UNSAFE "!" /* mark at the end of a set's text: the set is unsafe */
+#define UNSAFE "!" /* mark at the end of the in-sync set's text in etcd: the set is unsafe */
 #define JITTER_MS 50u
 #define KEPT_PERCENT 80u /* a leader acts for this percentage of its lease, because clocks may differ */
 
@@ -566,14 +566,14 @@ take_keys(kvp_election_t *e, const kvp_etcd_answer_t *answer)
         e->absent_ns = 0;
     else if (e->absent_ns == 0 || e->term_revision != term_before) /* another leader was elected and lost meanwhile */
         e->absent_ns = e->now_ns + jitter_ns(e);
-    /* another master has taken the lead that was given up, so the stand-off ends */
+    /* another master has taken the lead that this master gave up: this master may be a candidate again */
     if (e->leader_revision != 0 && !is_ours(e)) e->stand_off_ns = 0;
     if (e->role != KVP_ELECTION_FOLLOWS && (!is_ours(e) || e->leader_revision != e->own_revision)) begin_following(e);
     if (e->role == KVP_ELECTION_FOLLOWS && is_ours(e)) { /* the answer to our campaign was lost */
         e->role = KVP_ELECTION_WON;
         e->own_revision = e->leader_revision;
     }
-    /* etcd's data was lost or edited: resigns, so that the next lead has a higher term. */
+    /* etcd's data was lost or edited: this master resigns, so that the next leader has a higher term. */
     if (e->role == KVP_ELECTION_LEADS && e->own_term < highest_term_of_etcd(e) && KVP_RULE(TERM_OF_ETCD))
         e->role = KVP_ELECTION_RESIGNS;
 }

@@ -81,7 +81,7 @@ typedef struct {
     /* since when another process is registered with our id, before our own registration; 0 = none is */
     uint64_t twin_ns;
 
-    uint64_t read_due_ns; /* time of the next read; 0 = at once, because the state may have changed */
+    uint64_t read_due_ns; /* time of the next read of etcd's keys; 0 = at once, because they may have changed */
     /* The fields down to masters_n: the keys of etcd, as this master last read or wrote them. */
     kvp_election_master_t leader;
     uint32_t leader_term;

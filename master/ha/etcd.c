@@ -38,7 +38,7 @@ typedef enum {
 typedef struct {
     kvp_list_t link; /* link in etcd->asked, waiting or busy */
     role_t role;
-    CURL *easy; /* NULL = the call is not being sent */
+    CURL *easy; /* libcurl's handle of the HTTP request; NULL = the call is not being sent */
     struct curl_slist *headers;
     kvp_buf_t body, answer; /* request body, and answer; for the watch: the incomplete message */
     char error[CURL_ERROR_SIZE];
@@ -197,7 +197,7 @@ send_call(kvp_etcd_t *etcd, call_t *call, const char *path)
     char url[URL_MAX];
 
     if (call->role == CALL_WATCH)
-        call->deadline_ns = now_ns + etcd->conf.request_ns; /* the time of waiting for a token does not count */
+        call->deadline_ns = now_ns + etcd->conf.request_ns; /* the wait for a token is not part of the watch's limit */
     left_ms = call->deadline_ns > now_ns ? (call->deadline_ns - now_ns) / KVP_NS_PER_MS + 1 : 1;
     if (easy == NULL || call->body.err != KVP_OK) kvp_panic("out of memory: etcd");
     call->endpoint = etcd->current;
@@ -255,7 +255,7 @@ start_call(kvp_etcd_t *etcd, call_t *call)
 static void
 drop_token(kvp_etcd_t *etcd, uint64_t number)
 {
-    if (number != etcd->token_number) return; /* the call used the token of an older login */
+    if (number != etcd->token_number) return; /* the refused token is of an older login: keep the present token */
     free(etcd->token);
     etcd->token = NULL;
 }
@@ -608,8 +608,8 @@ kvp_etcd_destroy(kvp_etcd_t *etcd)
 void
 kvp_etcd_ask(kvp_etcd_t *etcd, const kvp_etcd_op_t *op)
 {
-    /* A lease is renewed often, so a renewal gets half of the time: it can leave a member without a leader and try
-     * the next member before the lease expires. */
+    /* A lease is renewed often, so a renewal gets half of the time limit: then etcd's next member can be tried before
+     * the lease expires, if a member does not answer. */
     const uint64_t most_ns = etcd->conf.request_ns / (op->kind == KVP_ETCD_KEEP_ALIVE ? 2 : 1);
     call_t *call = call_create(CALL_OP, most_ns);
 

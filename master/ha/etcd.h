@@ -41,7 +41,7 @@ typedef struct {
 
 typedef struct {
     kvp_etcd_kind_t kind;
-    uint64_t id; /* chosen by the caller, and repeated in the answer */
+    uint64_t id; /* id of the request, chosen by the caller and repeated in the answer */
     int64_t lease;
     uint32_t ttl_s;
     uint32_t compares_n, writes_n;
@@ -53,8 +53,8 @@ typedef struct kvp_etcd_answer {
     struct kvp_etcd_answer *next; /* link for the receiver's queue */
     kvp_etcd_kind_t kind;
     uint64_t id;
-    /* OK; UNREACHABLE or DEADLINE: etcd may have done the request all the same; NOT_FOUND; FENCED (wrong user,
-     * password or certificate); PROTO. */
+    /* Result of the request: OK; UNREACHABLE or DEADLINE (etcd may have done the request all the same); NOT_FOUND;
+     * FENCED (wrong user, password or certificate); PROTO. */
     kvp_err_t err;
     uint64_t sent_ns; /* kvp_boot_ns() before the request was sent */
     int64_t lease;
@@ -69,7 +69,7 @@ typedef struct kvp_etcd_answer {
 void kvp_etcd_answer_fini(kvp_etcd_answer_t *answer);
 
 typedef struct {
-    /* At most 16 addresses: "http://HOST:PORT,https://HOST:PORT"; without a scheme http is used. Copied, as all
+    /* At most 16 addresses of etcd: "http://HOST:PORT,https://HOST:PORT"; without a scheme http is used. Copied, as all
      * strings are. */
     const char *endpoints;
     const char *prefix; /* prefix of the keys for READ and for the watch; not empty */

@@ -166,7 +166,7 @@ kvp_etcd_encode_watch(const char *prefix, kvp_buf_t *out)
     return "/v3/watch";
 }
 
-/* Returns the body as an object, to free with json_object_put; NULL = malformed. */
+/* Returns the body as a JSON object, to free with json_object_put; NULL = malformed. */
 static json_object *
 parse_body(const kvp_buf_t *body)
 {
@@ -190,7 +190,7 @@ parse_body(const kvp_buf_t *body)
     return top;
 }
 
-/* Returns the object's member with this name and type, borrowed; NULL: absent, null, or of another type. */
+/* Returns the JSON object's member with this name and type, borrowed; NULL: absent, null, or of another type. */
 static json_object *
 find_member(json_object *in, const char *name, json_type type)
 {
@@ -218,7 +218,7 @@ text_of(json_object *in, const char *name)
     return value != NULL && strlen(text) != (size_t)json_object_get_string_len(value) ? "" : text;
 }
 
-/* Reads a number of the object, which may be a text; 0 if it is absent. Returns false for a value that is no number
+/* Reads a number from a JSON member, also from a text; 0 if it is absent. Returns false for a value that is no number
  * from 0 to max. */
 static bool
 read_number(json_object *in, const char *name, uint64_t max, int64_t *out)
@@ -232,7 +232,7 @@ read_number(json_object *in, const char *name, uint64_t max, int64_t *out)
     return true;
 }
 
-/* Returns the value of a boolean member; false if it is absent. */
+/* Returns the value of a JSON object's boolean member; false if it is absent. */
 static bool
 is_true(json_object *in, const char *name)
 {

@@ -7,10 +7,10 @@
 #include "common/buf.h"
 #include "master/ha/etcd.h"
 
-#define KVP_ETCD_ANSWER_BYTES_MAX (1u << 20) /* limit of an answer; a longer one is PROTO */
+#define KVP_ETCD_ANSWER_BYTES_MAX (1u << 20) /* limit of etcd's answer in bytes; a longer answer is the error PROTO */
 #define KVP_ETCD_TOKEN_MAX 4096u
 
-/* These functions append a request's body, and return its URL path (static storage). */
+/* The kvp_etcd_encode functions append the body of a request to etcd, and return its URL path (static storage). */
 const char *kvp_etcd_encode(const kvp_etcd_op_t *op, const char *prefix, kvp_buf_t *out);
 const char *kvp_etcd_encode_login(const char *user, const char *password, kvp_buf_t *out);
 const char *kvp_etcd_encode_watch(const char *prefix, kvp_buf_t *out);

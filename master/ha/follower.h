@@ -16,8 +16,8 @@
 typedef struct kvp_follower kvp_follower_t;
 
 typedef struct {
-    /* Called when connected: fills in this standby's id, and the pool's id of its log (none without a log), the log's
-     * end, its terms and their number n. The message borrows the strings. */
+    /* Called after connecting to the leader: fills in this standby's id, the pool's id of its log (none without a log),
+     * the log's end, its terms and their number n. The message borrows the strings. */
     void (*fill)(void *arg, Kvp__Pb__Follow *ask, kvp_wire_term_t terms[KVP_FOLLOW_TERMS_MAX]);
     /* on_reply gets the leader's answer, whose pool id has 16 bytes; on_log gets the leader's log. An error, which
      * the callback has logged, ends the connection. */
@@ -40,6 +40,6 @@ void kvp_follower_rest(kvp_follower_t *f);
 void kvp_follower_tick(kvp_follower_t *f, uint64_t now_ns);
 void kvp_follower_ack(kvp_follower_t *f, uint64_t position, uint64_t now_ns);
 void kvp_follower_pause(kvp_follower_t *f, bool is_paused);
-bool kvp_follower_is_fed(const kvp_follower_t *f); /* the leader has answered and the connection is still open */
+bool kvp_follower_is_fed(const kvp_follower_t *f); /* true: the leader has answered OK, and the connection is open */
 
 #endif

@@ -39,7 +39,7 @@ make_core(kvp_ha_t *ha)
     conf.had_master = !ha->conf.ident->is_new;
     conf.is_elected = conf.has_journal = conf.saves_ident = true;
     if (conf.log_sync == KVP_LOG_SYNC_NONE)
-        /* answers wait for members of the in-sync set; the files themselves are not synced */
+        /* so that the core's answers wait for the in-sync set's members; the files themselves are not synced */
         conf.log_sync = KVP_LOG_SYNC_INTERVAL;
     if (kvp_master_create(&conf, kvp_boot_ns(), &core) != KVP_OK) kvp_panic("a core of no sense");
     return core;
@@ -299,7 +299,7 @@ pace_of(const kvp_ha_t *ha)
     return KVP_SEND_SOON;
 }
 
-/* Only wakes the loop: the end of the turn does the work. */
+/* The callback of this timer only wakes the loop: the work is done at the end of the turn. */
 static void
 on_soon(uv_timer_t *timer)
 {
@@ -583,7 +583,7 @@ kvp_ha_start(kvp_ha_t *ha, uv_loop_t *uv, const char *address, const char *http)
     return err;
 }
 
-/* Stops: revokes the lease, so that another master can lead at once. */
+/* kvp_ha_stop revokes this master's lease in etcd, so that another master can lead at once. */
 void
 kvp_ha_stop(kvp_ha_t *ha)
 {

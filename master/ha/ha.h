@@ -12,7 +12,7 @@
 typedef struct kvp_ha kvp_ha_t;
 
 typedef struct {
-    kvp_etcd_conf_t etcd; /* endpoints, files, user; ha sets the other fields */
+    kvp_etcd_conf_t etcd; /* the caller sets endpoints, files and user; ha sets the other fields */
     const char *cluster;
     uint32_t ttl_s;
     uint32_t ack_standbys; /* number of standbys that must have a commit before it is answered */

@@ -43,14 +43,13 @@ struct kvp_ha {
     bool is_changed; /* flag: etcd's keys may have changed; guarded by lock */
 
     /* Fields for reading the log. */
-    uint64_t read_at, read_to; /* next position to read, and the end; positions of the files */
+    uint64_t read_at, read_to; /* next log position to read, and where the reading ends; positions of the files */
     kvp_reader_t reader; /* reads our own log, and the records that standbys lack */
 
     /* Fields for following a leader. */
     uint64_t leader_end; /* end of the leader's log in its last message; UINT64_MAX = none on this connection */
     uint32_t leader_term; /* term of the leader that this standby follows */
-    /* the leader of this term announced the end of its records, and our log has them all; 0 = unknown */
-    uint32_t level_term;
+    uint32_t level_term; /* term whose leader announced its last record, and our log has all its records; 0 = none */
     bool is_doubted; /* flag: the end of our log may be missing */
     bool is_spent_told; /* flag: the log line about used-up terms was written */
     uint64_t level_ns; /* when this standby last had the leader's whole log */
@@ -59,10 +58,11 @@ struct kvp_ha {
     uint64_t led_ns; /* when this master's term began */
     uint64_t act_until_ns; /* argument of the last kvp_server_act_until; 0 = this time is over: the server is fenced */
     uint64_t failed_ns; /* since when the log cannot be written; 0 = it can be written */
-    uint32_t missing_n; /* number of standbys that --ack-standbys lacked when this was logged; 0 = none */
+    uint32_t missing_n; /* number of standbys missing for --ack-standbys, as last logged; 0 = none */
     uint64_t *watchers; /* connections that wait until a master leads */
     uint32_t watchers_n, watchers_cap;
-    /* of a SWITCH: its connection; until when it awaits a nearly level standby; then, without service, a level one */
+    /* State of a SWITCH request. switch_conn: its connection, 0 = closed. switch_until_ns: time limit for a standby to
+     * be nearly level, 0 = no request. handing_until_ns: then serving stops, with this time limit to be level. */
     uint64_t switch_conn, switch_until_ns, handing_until_ns;
     uint64_t switch_request_id;
 

@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LAG_NS 500000000ull /* a standby without progress for this long leaves the set */
-#define LAG_BYTES (512u << 10) /* a standby joins the set only with a smaller lag */
+#define LAG_NS 500000000ull /* a standby without progress for this long leaves the in-sync set */
+#define LAG_BYTES (512u << 10) /* a standby joins the in-sync set only with a smaller lag */
 
 static kvp_insync_one_t *
 find_standby(kvp_insync_t *in, const char *id)

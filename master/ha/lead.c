@@ -47,7 +47,7 @@ kvp_ha_hold_positions(kvp_ha_t *ha)
     uint64_t written = UINT64_MAX;
 
     kvp_election_insync(&ha->election, &members);
-    if (wanted_n > 0) /* at least the term's first record, without which no client could even say Hello */
+    if (wanted_n > 0) /* not below the term's first record, without which no client can open a session */
         written = kvp_max_u64(kvp_insync_nth_has(in, wanted_n), ha->conf.log->origin + ha->conf.log->term_end);
     if ((missing_n > 0) != (ha->missing_n > 0)) {
         ha->missing_n = missing_n;
@@ -128,8 +128,8 @@ kvp_ha_on_fenced(void *arg)
     kvp_server_drop(ha->conf.server);
 }
 
-/* Returns true if a member of the in-sync set lacks at most at_most bytes of the log; with 0, it must also know that
- * no more follow. */
+/* Returns true if a member of the in-sync set lacks at most at_most bytes of the log. With at_most 0, the member must
+ * also know that no more records follow. */
 static bool
 has_level(const kvp_ha_t *ha, uint64_t at_most)
 {

@@ -10,7 +10,7 @@
 typedef struct {
     uv_work_t work;
     kvp_log_file_t file; /* copy of the files' positions, because the loop may remove files during a read */
-    bool is_reading; /* flag: a read is running, and the fields below belong to the pool */
+    bool is_reading; /* flag: a read is running, and the fields below belong to the thread pool */
     uint64_t at; /* log position of the piece */
     size_t n; /* bytes of the piece; 0 = none */
     kvp_err_t err;

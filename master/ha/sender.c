@@ -146,7 +146,7 @@ kvp_sender_follow(kvp_sender_t *s, uint64_t conn, const kvp_frame_t *frame, cons
         msg.detail = (char *)"";
         msg.position = begins;
         msg.is_anew =
-            /* with an empty log that begins at this position the standby can continue */
+            /* not anew: the standby's log is empty and begins where the leader's log begins */
             !(ask->n == 0 && ask->end == begins) &&
             !find_fork(terms, terms_n, begins, kvp_log_writer_end(s->log), other, ask->n, ask->end, &msg.position);
     }

@@ -12,7 +12,7 @@
 typedef struct {
     uint64_t conn; /* 0 = the entry is free */
     char id[KVP_ELECTION_ID_MAX + 1];
-    uint64_t sent; /* position of the files up to which the log was sent */
+    uint64_t sent; /* position of the files up to which the log was sent to this standby */
     uint64_t heard_ns, said_ns;
     bool is_told_last;
 } kvp_standby_t;

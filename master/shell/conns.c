@@ -21,7 +21,7 @@
 #define PAUSE_BYTES (1u << 20) /* limit of a peer's unread answers: above it no more of its frames are handled */
 #define SPARE_MAX_BYTES (256u << 10)
 #define TURN_NS 500000 /* limit of the core's work for one connection in a turn of the loop */
-/* a frame uses up at most this much of its connection's TURN_NS: in a longer time the thread may not have run */
+/* limit of the time that a connection is charged for one frame: in a longer time the thread may not have run */
 #define OVERRUN_NS 2000000u
 /* time limit of kvp_server_take_turns, for all connections in waits_turn; then the loop reads other connections */
 #define TURNS_NS 2000000u
@@ -264,7 +264,7 @@ kvp_server_flush_one(kvp_server_conn_t *conn)
     kvp_server_t *server = conn->server;
 
     if (conn->owner == KVP_CONN_OF_CORE && kvp_server_is_fenced(server, kvp_boot_ns()))
-        return; /* the core is fenced: ops->on_fenced follows at the end of the turn */
+        return; /* the core is fenced: its output is not sent; ops->on_fenced is called at the end of the turn */
     if (conn->is_overflown) {
         server->stats.overflows++;
         kvp_server_log_complaint(server, conn, "connection closed: too much waits to be sent");

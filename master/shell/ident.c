@@ -25,7 +25,7 @@
 #define CLUSTER_TEMP_NAME "cluster.new"
 #define TEXT_MAX 512
 
-/* format_text writes the file's whole text and returns its length. */
+/* format_text writes the whole text of the identity file and returns its length. */
 static size_t
 format_text(const kvp_ident_t *ident, char text[TEXT_MAX])
 {

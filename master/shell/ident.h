@@ -15,8 +15,8 @@ typedef struct {
     bool had_master;
     bool is_new; /* flag: the id and the seed were made now, so other files in the directory belong to another pool */
     char id[33]; /* id of the directory in its cluster; "" = it never was in a cluster */
-    int dir_fd; /* the data directory; -1 = nothing is stored */
-    int lock_fd; /* lock of the directory, held while this master lives; -1 = none */
+    int dir_fd; /* descriptor of the data directory; -1 = nothing is stored */
+    int lock_fd; /* descriptor that locks the directory while this master lives; -1 = none */
     char dir[4096]; /* the directory's path for messages; "none" without a directory */
 } kvp_ident_t;
 

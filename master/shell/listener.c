@@ -25,7 +25,7 @@
 static void
 set_int(int fd, int level, int name, int value)
 {
-    /* The options only improve speed or detection of dead peers: a socket without them still works. */
+    /* Socket options only improve speed or detection of dead peers: a socket without the option still works. */
     (void)setsockopt(fd, level, name, &value, sizeof(value));
 }
 
@@ -95,7 +95,7 @@ is_alive(const struct sockaddr_un *at)
 {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return true;
-    /* EAGAIN: there is a listener, and its queue is full. */
+    /* EAGAIN of connect: a process listens on the Unix socket, and its queue is full. */
     bool is_taken = connect(fd, (const struct sockaddr *)at, sizeof(*at)) == 0 || errno == EAGAIN;
     close(fd);
     return is_taken;
@@ -120,7 +120,7 @@ kvp_listener_open_unix(kvp_listener_t *listener, uint16_t port)
     }
     unlink(at.sun_path);
     int fd = listen_on((const struct sockaddr *)&at, sizeof(at));
-    /* The directory's mode decides who may connect: its owner, and the group of a directory that the user named. */
+    /* The mode of the socket's directory decides who may connect: the owner, and the group if the user named it. */
     if (fd < 0 || chmod(at.sun_path, 0666) != 0) {
         kvp_log_warn("master", "no Unix socket: %m path=%s", at.sun_path);
         if (fd >= 0) close(fd);

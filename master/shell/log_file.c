@@ -132,7 +132,7 @@ kvp_log_file_remove(const kvp_log_file_t *lf, const kvp_log_gone_t *gone)
 
     for (uint32_t i = 0; i < gone->n; i++) {
         name_of(gone->from[i], name);
-        (void)unlinkat(lf->dir_fd, name, 0); /* if this fails, a start reads the file again, before its newer base */
+        (void)unlinkat(lf->dir_fd, name, 0); /* after a failure, a start reads the old file and then the newer base */
     }
 }
 
@@ -367,7 +367,7 @@ kvp_log_file_turn(kvp_log_file_t *lf)
     }
     fd = open_file(lf, lf->end, O_WRONLY | O_CREAT | O_TRUNC);
     if (fd < 0) return KVP_SYS;
-    if (!lf->is_never_synced && fsync(lf->dir_fd) != 0) { /* else a power loss could remove the new file */
+    if (!lf->is_never_synced && fsync(lf->dir_fd) != 0) { /* without this sync a power loss could remove the new file */
         close(fd);
         return KVP_SYS;
     }

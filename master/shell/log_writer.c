@@ -22,7 +22,7 @@
 #define SLOW_NS KVP_NS_PER_MS /* after a write between turns that took longer, the disk counts as busy */
 #define SLOW_FOR_NS KVP_NS_PER_S
 #define RETRY_NS KVP_NS_PER_S
-/* with keeps_recent the last written bytes of the log are kept in memory: this many at least, at most twice as many */
+/* with keeps_recent, the last written bytes of the log stay in memory: at least RECENT_BYTES, at most twice as many */
 #define RECENT_BYTES (1u << 20)
 /* a write or a sync that takes longer counts as failed: the disk does not answer */
 #define STALL_NS (2 * KVP_NS_PER_S)
@@ -565,7 +565,7 @@ kvp_log_writer_run(kvp_log_writer_t *w, const kvp_master_ready_t *ready, uint64_
     if (w->master == NULL) return false;
     w->wishes = ready->wishes;
     w->term_end = ready->term_end;
-    forget_files(w, now_ns); /* first: it sets the base_limit that begin_base checks */
+    forget_files(w, now_ns); /* call forget_files first: it sets base_limit, which begin_base checks */
     if (begin_base(w)) return true;
     write_some(w, now_ns);
     if (now_ns >= stalls_ns(w)) fail_log(w, "its disk does not answer");

@@ -96,7 +96,7 @@ typedef struct {
 void kvp_log_writer_init(kvp_log_writer_t *w, uint64_t base_bytes, kvp_log_sync_t sync);
 kvp_err_t kvp_log_writer_open(kvp_log_writer_t *w, const kvp_ident_t *ident, kvp_master_t *master) KVP_MUST_USE;
 
-/* kvp_log_writer_open_nowhere does the same without a directory, for a log with readers only (kvp_log_writer_tap). */
+/* kvp_log_writer_open_nowhere opens the writer without files, for a log with readers only (kvp_log_writer_tap). */
 kvp_err_t kvp_log_writer_open_nowhere(kvp_log_writer_t *w, kvp_master_t *master) KVP_MUST_USE;
 
 /* A master of a cluster, which may be a standby, opens its log in steps: kvp_log_writer_list finds the files,

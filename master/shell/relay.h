@@ -25,7 +25,7 @@ typedef struct {
     kvp_turn_t (*turn)(void *arg);
     void *arg;
     void *pages; /* the stock of pages of the loop's first thread (common/pages.h) */
-    _Atomic uint64_t call_ns; /* when the loop's thread began its blocking call; 0 = none, or the other has the loop */
+    _Atomic uint64_t call_ns; /* start of the loop thread's blocking call; 0 = none, or another thread has the loop */
     pthread_mutex_t lock;
     pthread_cond_t over;
     bool is_over; /* guarded by lock */

@@ -418,7 +418,7 @@ void
 kvp_server_act_until(kvp_server_t *server, uint64_t until_ns)
 {
     server->act_until_ns = until_ns;
-    /* on_fenced was not called: connections that came while the core was fenced may wait for answers in vain */
+    /* on_fenced was not called, so close the core's connections: since the fence they may wait in vain for answers */
     if (server->fence == KVP_FENCE_SHUT) kvp_server_drop(server);
     server->fence = KVP_FENCE_OPEN;
 }

@@ -18,9 +18,9 @@
 
 typedef enum {
     KVP_CONN_READS,
-    KVP_CONN_WAITS_READER, /* not read until the peer has read its answers, and the core may answer */
-    KVP_CONN_WAITS_TURN, /* has used up its share of this turn; in server->waits_turn */
-    KVP_CONN_WAITS_ROOM, /* its frame would exceed conf.input_max, so it waits for memory; in server->waits_room */
+    KVP_CONN_WAITS_READER, /* the connection is not read until the peer has read its answers, and the core may answer */
+    KVP_CONN_WAITS_TURN, /* the connection has used up its share of this turn; in server->waits_turn */
+    KVP_CONN_WAITS_ROOM, /* waits for memory, because its frame would exceed conf.input_max; in server->waits_room */
 } kvp_server_conn_state_t;
 
 /* The owner of a connection: the core, or conf.ops (master/ha). */
@@ -99,7 +99,7 @@ struct kvp_server {
     uint64_t act_until_ns; /* from this time on the core must not act */
     kvp_server_fence_t fence; /* state of the fence when it was last checked */
     uv_timer_t timer;
-    uv_idle_t work; /* active while the core has work, so that the loop does not wait */
+    uv_idle_t work; /* active while the core, the log or a connection has work, so that the loop does not wait */
     uv_prepare_t turn_end;
     uint64_t timer_at_ns;
 

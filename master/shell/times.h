@@ -21,7 +21,7 @@ typedef struct {
     kvp_histogram_t *turns; /* durations of turns, without the waiting for events */
     kvp_histogram_t *steps; /* durations of single calls of the core */
     kvp_histogram_t *runs; /* times that the thread really ran in a call of the core */
-    kvp_histogram_t *answers; /* waiting times, one for each write of answers to a new request */
+    kvp_histogram_t *answers; /* times that requests waited for answers; one for each write of answers */
 
     uint64_t turn_longest_ns, answer_longest_ns;
     uint64_t step_longest_ns[KVP_STEP_KINDS];
@@ -30,7 +30,7 @@ typedef struct {
     uint64_t begin_ns; /* when this turn began; 0 = no callback has run in it yet */
     uint64_t last_begin_ns, last_end_ns; /* when the previous turn began and ended */
     uint64_t readable_ns; /* earliest time at which this turn's requests may have become readable */
-    uint64_t look_ns, look_run_ns; /* time of the last reading, and the thread's CPU time at that reading */
+    uint64_t look_ns, look_run_ns; /* time of the last reading of the thread's CPU time, and the CPU time read */
 } kvp_times_t;
 
 /* kvp_times_begin is called in every callback; the first callback of a turn begins the turn. Returns true then, and
@@ -51,7 +51,7 @@ kvp_times_begin(kvp_times_t *times, uint64_t now)
 static inline bool
 kvp_times_is_look_due(const kvp_times_t *times, uint64_t now)
 {
-    const uint64_t look_ns = 50000; /* a reading of the CPU time costs a system call */
+    const uint64_t look_ns = 50000; /* least time between two readings, because a reading costs a system call */
     return now - times->look_ns > look_ns;
 }
 
@@ -73,7 +73,7 @@ bool kvp_times_end(kvp_times_t *times, uint64_t now);
 bool kvp_times_step(kvp_times_t *times, kvp_step_kind_t kind, uint64_t began, uint64_t now, uint64_t waited_ns);
 bool kvp_times_answer(kvp_times_t *times, uint64_t asked_ns, uint64_t now);
 
-/* kvp_times_step_longest returns the longest step of any kind. */
+/* kvp_times_step_longest returns the duration of the longest call of the core, of any kind. */
 uint64_t kvp_times_step_longest(const kvp_times_t *times);
 
 #endif

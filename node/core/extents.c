@@ -114,7 +114,7 @@ kvp_node_core_report_begin(kvp_node_core_t *core, uint64_t since)
     kvp_node_report_t *r = &core->report;
 
     if (core->segment == KVP_NODE_SEGMENT_NONE) return KVP_NO_SEGMENT;
-    /* mounted_term rises again with the report's last page: the master grants no space before that page */
+    /* Puts mounted_term back until the report's last page, because the master grants no space before that page. */
     core->mounted_term = core->mounted_before;
     core->is_changed = true;
     r->since = since;
@@ -138,8 +138,8 @@ append_record(kvp_node_core_t *core, const kvp_node_told_t *told, kvp_buf_t *tai
 
     kvp_buf_append(tail, &rec, sizeof rec);
     if (!is_whole(&core->report, told)) return;
-    /* The descriptor was valid when gather_chunk read it. If a client changes it now, the master refuses it, because
-     * the master checks all fields again. */
+    /* Reads the descriptor again, which gather_chunk found valid. If a client has made it invalid since, the
+     * report has zeros instead. The master checks all fields again, and refuses an invalid descriptor. */
     if (!core->conf.words->read(core->conf.words_arg, rec.chunk, rec.slot, &desc, key)) memset(&desc, 0, sizeof desc);
     desc.word = told->word;
     kvp_buf_append(tail, &desc, sizeof desc);

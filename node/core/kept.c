@@ -8,8 +8,8 @@
 
 #include <string.h>
 
-/* The saved state (PROTOCOL "Keeper"). The array `swept` (32 bits for each chunk) and the fenced ranges (16 bytes
- * each) follow. */
+/* The head of the saved state of the node's core (PROTOCOL "Keeper"). The array `swept` (32 bits
+ * for each chunk) and the fenced ranges (16 bytes each) follow the head. */
 typedef struct {
     uint32_t term;
     uint32_t seen; /* the highest term seen; above `term` while the memory is swept for the new term */
@@ -87,7 +87,7 @@ kvp_node_core_restore(kvp_node_core_t *core, const uint8_t *bytes, size_t len)
 void
 kvp_node_core_restored(kvp_node_core_t *core)
 {
-    /* Without a living writer of an older term, the last stores of ended writers may still need a sweep. */
+    /* If no writer of an older term lives, begins the sweep for the last stores of writers that have ended. */
     if (core->old_owners == 0) kvp_node_old_writers_gone(core);
     if (core->restored_seen > core->term)
         kvp_ignore(kvp_node_core_see_term(core, core->restored_seen), "it is obeyed at the end of its sweep");

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SWEEP_SLOTS 65536u /* the slots that one call of the sweep examines: less than a millisecond */
+#define SWEEP_SLOTS 65536u /* the number of slots that one call of the sweep examines, in less than a millisecond */
 
 /* ---- a new term voids the grants of older terms, before its first order is carried out */
 /* sweep_slot makes a slot of an older term DEAD with `generation`, so that no old grant can be begun or finished there.
@@ -99,7 +99,7 @@ static void
 begin_rise(kvp_node_core_t *core, uint32_t term)
 {
     core->is_changed = true;
-    if (core->segment == KVP_NODE_SEGMENT_NONE) { /* the core has no memory, so nothing was granted in older terms */
+    if (core->segment == KVP_NODE_SEGMENT_NONE) { /* no memory, so no older grants: the new term is obeyed at once */
         core->term = term;
         return;
     }

@@ -42,20 +42,20 @@ typedef struct {
     bool (*read)(void *arg, uint32_t chunk, uint32_t slot, kvp_desc_t *desc_out, uint8_t *key_out);
 } kvp_node_words_ops_t;
 
-/* A process that attached over a Unix socket. Embedded in a struct of the shell, which must stay until
- * kvp_node_core_take_idle has returned the process (an attachment: until kvp_node_core_detach). Call the init
- * function first: zero is not valid. */
+/* A process that attached over a Unix socket. The caller embeds this struct in a struct of its own,
+ * and frees that only after kvp_node_core_take_idle has returned the process (an attachment: after
+ * kvp_node_core_detach). Call the init function first: a zeroed struct is not valid. */
 typedef struct {
     kvp_list_t records; /* the records of this process, one for each incarnation */
     kvp_list_t idle; /* link in the core's list of processes to return by take_idle */
-    uint32_t left; /* the number of records of writers without an attachment */
+    uint32_t left; /* the number of this process's writer records without an attachment */
     bool is_dead;
 } kvp_node_proc_t;
 
 typedef struct {
     uint64_t incarnation;
-    struct kvp_node_record *record; /* the record of the process; NULL: attached from another host, or not attached */
-    struct kvp_node_presence *presence; /* the presence of the incarnation; NULL: not attached */
+    struct kvp_node_record *record; /* the record of the attached process; NULL: on another host, or not attached */
+    struct kvp_node_presence *presence; /* the count of attachments of the incarnation; NULL: not attached */
     kvp_list_t link;
     bool is_closing; /* the attachment waits for kvp_node_core_take_close, or was returned by it */
 } kvp_node_att_t;
@@ -72,13 +72,13 @@ typedef struct {
 typedef struct {
     uint64_t attached; /* gauge: the number of attachments */
     uint64_t retires; /* the number of extents in RETIRE orders */
-    uint64_t freed; /* the number of extents reported free, at once or later */
+    uint64_t freed; /* the number of extents reported free, in the answer to RETIRE or later */
     uint64_t fences;
     uint64_t refused; /* the number of refused attachments */
     uint64_t quiescing; /* gauge: the number of extents that wait for a quiesce */
-    uint64_t quarantined; /* gauge: the number of extents that wait for the proof about a writer */
-    uint64_t revoked; /* the number of WRITING words of older terms made DEAD when the term rose */
-    uint64_t reported; /* the number of extents reported to masters that did not know them */
+    uint64_t quarantined; /* gauge: the number of extents that wait for the proof that their writer stores no more */
+    uint64_t revoked; /* the number of WRITING slots of older terms that the sweep for a new term made DEAD */
+    uint64_t reported; /* the number of extents sent in reports to masters */
 } kvp_node_core_stats_t;
 
 /* kvp_node_core_create returns NULL without memory. conf is copied; its pointers are borrowed. kvp_node_core_destroy
@@ -101,8 +101,8 @@ void kvp_node_core_forget_pool(kvp_node_core_t *core);
  * impossible term. A higher term fences all clients at once. The node obeys the new term after it has swept older
  * grants from the memory; until then this call and every other call with a term return EAGAIN. kvp_node_core_sweep
  * sweeps the next slice, and returns true while slices remain. kvp_node_core_term returns the highest term seen.
- * kvp_node_core_mounted_term returns the term in which the memory last had an id, 0 = never; from then on clients of
- * that term may have grants. If the master asked for a report, its term counts only from the report's last page on. */
+ * kvp_node_core_mounted_term returns the term in which the memory last got an id, 0 = never; from then on clients of
+ * that term may have grants. If the master asked for a report, the term counts from the report's last page on. */
 kvp_err_t kvp_node_core_see_term(kvp_node_core_t *core, uint32_t term) KVP_MUST_USE;
 bool kvp_node_core_sweep(kvp_node_core_t *core);
 bool kvp_node_core_is_sweeping(const kvp_node_core_t *core);
@@ -139,8 +139,8 @@ void kvp_node_core_quiesced(kvp_node_core_t *core, uint64_t round);
 /* kvp_node_core_take_freed removes up to max extents that became free after their answer, and returns their number. */
 uint32_t kvp_node_core_take_freed(kvp_node_core_t *core, kvp_wire_slot_t *slots, uint32_t max);
 
-/* FENCE: kvp_node_core_fence refuses these incarnations, and all below live_min, from now on; their attachments must
- * be closed. The shell fences the transports. STALE_TERM: not obeyed. */
+/* FENCE: kvp_node_core_fence refuses the incarnations in `dead`, and all below live_min, from now
+ * on; their attachments must be closed. The shell fences the transports. STALE_TERM: not obeyed. */
 kvp_err_t kvp_node_core_fence(kvp_node_core_t *core, uint32_t term, kvp_idrange_t dead, uint64_t live_min) KVP_MUST_USE;
 bool kvp_node_core_is_fenced(const kvp_node_core_t *core, uint64_t incarnation);
 /* returns the set of fenced incarnations, borrowed until the next fence */
@@ -159,7 +159,7 @@ bool kvp_node_core_take_fence(kvp_node_core_t *core, uint64_t *live_min_out);
  * bytes). */
 typedef struct {
     uint32_t n;
-    uint32_t chunk; /* the chunk of all extents of the page */
+    uint32_t chunk; /* the chunk that contains all extents of this page of the report */
     bool is_last;
 } kvp_node_page_t;
 kvp_err_t kvp_node_core_report_begin(kvp_node_core_t *core, uint64_t since) KVP_MUST_USE;

@@ -15,7 +15,7 @@ typedef struct {
     uint64_t incarnation;
     kvp_list_t bucket;
     kvp_list_t writers; /* the records of processes that may store under the incarnation; never empty */
-    kvp_list_t waiting; /* extents that wait for the proof about this incarnation */
+    kvp_list_t waiting; /* retired extents that wait for the proof that the incarnation stores nothing more */
     bool is_old; /* the incarnation is of a term before the obeyed term */
 } kvp_node_owner_t;
 
@@ -26,7 +26,7 @@ typedef struct kvp_node_presence {
     uint32_t attachments;
 } kvp_node_presence_t;
 
-/* An incarnation of a process. Lives while attached, and for a writer until it is proved to store nothing more. */
+/* A process's record of an incarnation: lives while attached, for a writer until it is proved to store no more. */
 typedef struct kvp_node_record {
     uint64_t incarnation;
     kvp_node_proc_t *proc;
@@ -43,7 +43,7 @@ typedef struct {
     kvp_wire_slot_t slot;
     uint64_t round; /* the round of quiesce that covers the extent */
     bool is_quiesced;
-    bool is_answered; /* the extent was in an answer; false: it is in the open batch */
+    bool is_answered; /* the answer to the extent's RETIRE was made; false: that RETIRE is still open */
     kvp_list_t link;
     kvp_list_t of_slot; /* link in the hash table of extents */
     kvp_list_t of_owner;
@@ -58,12 +58,12 @@ typedef struct {
 
 typedef struct {
     bool is_on;
-    bool has_page; /* a page was sent and is not answered */
+    bool has_page; /* a page of the report was sent and is not answered */
     uint64_t since; /* extents of this or a higher generation are reported with descriptor and key */
     uint32_t chunk; /* the number of the chunk whose extents are in `told` */
     kvp_node_told_t *told;
     uint32_t told_n, told_cap;
-    uint32_t at; /* the index of the page's first extent in `told`; the page has page_n extents */
+    uint32_t at; /* index in `told` of the first extent of the sent page (page_n extents), else of the next page */
     uint32_t page_n;
 } kvp_node_report_t;
 
@@ -92,33 +92,33 @@ struct kvp_node_core {
     uint32_t *swept; /* for each chunk: the last sweep covered the slots below this number */
 
     bool is_changed; /* the state to save has changed since it was saved */
-    uint32_t restored_seen; /* the highest term seen, from the book of the previous process */
+    uint32_t restored_seen; /* the highest term that the previous process of this node had seen */
 
-    kvp_idset_t fenced; /* the fenced incarnations; the floor rises with the term */
-    bool is_fence_due; /* the floor rose with the term, and take_fence has not reported it */
+    kvp_idset_t fenced; /* the fenced incarnations: some ranges, and all below a floor that rises with the term */
+    bool is_fence_due; /* the floor of `fenced` rose with a new term, and take_fence has not reported it yet */
 
     kvp_list_t attachments;
     kvp_list_t closing;
     kvp_list_t idle;
     kvp_list_t owners[KVP_NODE_OWNER_BUCKETS];
     kvp_list_t present[KVP_NODE_OWNER_BUCKETS];
-    kvp_node_owner_t any; /* the owner of KVP_OWNER_ANY extents: proved when no old owner is left; no writers */
+    kvp_node_owner_t any; /* the owner KVP_OWNER_ANY: its extents wait until all writers of older terms have ended */
     uint32_t old_owners;
-    kvp_mix_t mix; /* the secret hash of the tables owners and present */
+    kvp_mix_t mix; /* the keyed hash function of the tables `owners` and `present` */
 
     kvp_list_t quiescing; /* extents that wait for their round of quiesce, by rising round */
     kvp_list_t quarantined;
     kvp_list_t freed;
     kvp_list_t unused;
-    void *blocks; /* the memory of the extents, a chain of blocks */
+    void *blocks; /* the allocated memory for the structs of extents, as a chain of blocks */
     uint64_t extents_cap;
-    uint64_t extents_n; /* the number of extents in quiescing, quarantined and freed */
+    uint64_t extents_n; /* the number of extents in the lists quiescing, quarantined and freed */
     kvp_list_t *table; /* hash table of extents by chunk and slot; its size is a power of two */
     uint64_t table_n;
     kvp_node_extent_t **batch; /* the extents of the open RETIRE, by index; NULL = free already */
     uint32_t batch_n;
     uint32_t batch_cap;
-    uint64_t *cuts; /* writers of retired extents, to be cut before the next round begins */
+    uint64_t *cuts; /* writers of retired extents, whose connections end before the next round of quiesce begins */
     uint32_t cuts_n;
     uint32_t cuts_cap;
     uint64_t rounds_begun;
@@ -132,8 +132,8 @@ struct kvp_node_core {
 /* kvp_node_old_writers_gone (node.c) is called when no process of an older term can store any more. */
 void kvp_node_old_writers_gone(kvp_node_core_t *core);
 
-/* Functions of words.c. kvp_node_kill stores DEAD in a word, whatever its value; false if the word has a newer
- * generation than the given one. kvp_node_slots_of returns the number of slots of a chunk. */
+/* Functions of words.c. kvp_node_kill stores DEAD in the word of a slot, whatever its value; false if the word has a
+ * newer generation than the given one. kvp_node_slots_of returns the number of slots of a chunk. */
 bool kvp_node_kill(const kvp_node_core_t *core, uint32_t chunk, uint32_t slot, uint64_t generation);
 uint32_t kvp_node_slots_of(const kvp_node_core_t *core, uint32_t chunk);
 
@@ -141,14 +141,14 @@ uint32_t kvp_node_slots_of(const kvp_node_core_t *core, uint32_t chunk);
 void kvp_node_report_end(kvp_node_core_t *core);
 void kvp_node_report_fini(kvp_node_core_t *core);
 
-/* Functions of writers.c. kvp_node_owners_are_old marks all owners as old: their grants are void. */
+/* Functions of writers.c. kvp_node_owners_are_old marks all owners (incarnations) as being of an older term. */
 void kvp_node_owners_are_old(kvp_node_core_t *core);
 kvp_node_owner_t *kvp_node_owner_find(kvp_node_core_t *core, uint64_t incarnation);
 
 /* kvp_node_extents_proved is called when no process stores as the owner any more: the extents that waited for this
  * proof no longer wait for it. */
 void kvp_node_extents_proved(kvp_node_core_t *core, kvp_node_owner_t *owner);
-/* kvp_node_extents_drop forgets every extent; kvp_node_extents_fini also frees the memory. */
+/* kvp_node_extents_drop forgets every retired extent; kvp_node_extents_fini also frees the memory of the extents. */
 void kvp_node_extents_drop(kvp_node_core_t *core);
 void kvp_node_extents_fini(kvp_node_core_t *core);
 

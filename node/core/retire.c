@@ -117,7 +117,7 @@ reserve_room(kvp_node_core_t *core, uint32_t n)
     return grow_table(core) ? KVP_OK : KVP_NOMEM;
 }
 
-/* extent_take adds an extent on its way to free; its memory was reserved. */
+/* extent_take adds an extent to those on their way to free, in memory that reserve_room has allocated. */
 static kvp_node_extent_t *
 extent_take(kvp_node_core_t *core, const kvp_wire_slot_t *slot)
 {
@@ -214,7 +214,7 @@ enter_extent(kvp_node_core_t *core, const kvp_wire_slot_t *slot)
     return e;
 }
 
-/* want_cut records a writer whose connections must end. A put's extents are adjacent, so duplicates are rare. */
+/* want_cut records a writer whose connections must end. It compares with the last: a put's extents are adjacent. */
 static void
 want_cut(kvp_node_core_t *core, uint64_t owner)
 {
@@ -346,7 +346,7 @@ kvp_node_core_take_freed(kvp_node_core_t *core, kvp_wire_slot_t *slots, uint32_t
         kvp_node_extent_t *e = extent_of(link);
 
         if (n == max) break;
-        if (!e->is_answered) continue; /* an extent of the open RETIRE is reported by that RETIRE's answer */
+        if (!e->is_answered) continue; /* left out: the answer to the open RETIRE reports this extent */
         slots[n++] = e->slot;
         extent_release(core, e);
     }

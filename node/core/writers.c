@@ -75,7 +75,7 @@ record_create(kvp_node_proc_t *proc, uint64_t incarnation)
     r->proc = proc;
     kvp_list_init(&r->of_proc);
     kvp_list_init(&r->of_owner);
-    /* adds the record at the head, because the newest record is looked up first */
+    /* adds the record at the head of the process's list, because the newest record is looked up first */
     kvp_list_add_head(&proc->records, &r->of_proc);
     kvp_list_del(&proc->idle);
     return r;
@@ -164,7 +164,7 @@ kvp_node_core_attach(kvp_node_core_t *core, kvp_node_att_t *att, uint64_t incarn
     else if (kvp_node_core_is_fenced(core, incarnation) && KVP_RULE(FENCED_ATTACH))
         err = KVP_FENCED;
     else if (core->stats.attached >= core->conf.max_attachments || core->rising != 0)
-        /* an attachment made before the new term is obeyed would count as an attachment of an older term */
+        /* BUSY during the sweep for a new term: an attachment made now would count as one of the older term */
         err = KVP_BUSY;
     if (err == KVP_OK) {
         presence = presence_get(core, incarnation);
@@ -300,7 +300,7 @@ kvp_node_core_drained(kvp_node_core_t *core, kvp_node_att_t *att, uint64_t incar
 
     if (att->record == NULL) return KVP_INVALID;
     r = record_find(att->record->proc, incarnation);
-    if (r == NULL) return KVP_OK; /* the incarnation has no memory that it can write */
+    if (r == NULL) return KVP_OK; /* without a record the incarnation has no memory that it can write */
     record_clear(core, r);
     kvp_list_foreach_safe (link, next, &core->attachments) {
         kvp_node_att_t *other = kvp_list_entry(link, kvp_node_att_t, link);

@@ -164,7 +164,7 @@ main(int argc, char **argv)
     rc = kvp_conf_parse(&conf, argc, argv, &settings);
     if (rc != KVP_CONF_RUN) goto out;
     kvp_limit_raise_files();
-    d.err = build_loop(&d); /* built first, because libuv aborts if no file descriptor is left */
+    d.err = build_loop(&d); /* the event loop is first, because libuv aborts if no file descriptor is left */
     if (d.err == KVP_OK) d.err = build_node(&d, &settings);
     if (d.err == KVP_OK) d.err = build_http(&d, &settings);
     is_usage = d.err == KVP_INVALID;

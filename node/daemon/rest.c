@@ -338,7 +338,7 @@ void
 kvp_node_rest_stop(kvp_node_rest_t *rest)
 {
     if (!rest->has_lock) return;
-    rest->is_stopping = true; /* set first, so that no request opens a handle from here on */
+    rest->is_stopping = true; /* set before the handle is closed, so that no request opens a handle again */
     pthread_mutex_lock(&rest->lock);
     if (rest->pool != NULL) (void)kvpool_close(rest->pool);
     pthread_mutex_unlock(&rest->lock);

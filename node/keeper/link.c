@@ -29,7 +29,7 @@ kvp_keeper_link_init(kvp_keeper_link_t *l, const char *name, uint64_t hold_ms)
 
     *l = (kvp_keeper_link_t){.fd = -1, .hold_ms = hold_ms};
     snprintf(l->name, sizeof l->name, "%s", name);
-    /* The path is read now, because the program may be another file by the time a keeper must be started. */
+    /* The path of this program is read now, because another file may have the path when a keeper is started. */
     n = readlink("/proc/self/exe", l->program, sizeof l->program - sizeof PROGRAM);
     l->program[n < 0 ? 0 : n] = '\0';
     slash = strrchr(l->program, '/');

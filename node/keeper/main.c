@@ -93,7 +93,7 @@ typedef struct {
     uint64_t hold_ns; /* how long to hold the memory, as requested by the last node */
     uint64_t since_ns; /* the time since which there is no node */
     kvp_keeper_table_t table;
-    int table_pid; /* the process that has, or last had, the memory of the table */
+    int table_pid; /* the process id of the node process that uses, or last used, the memory in the table */
     bool is_done;
 } keeper_t;
 
@@ -342,7 +342,7 @@ obey_node(keeper_t *k, const kvp_keeper_msg_t *msg, const int *fds)
     case KVP_KEEPER_DROP:
     case KVP_KEEPER_END:
         if (msg->is_new) free_memory(k);
-        kvp_keeper_table_clear(&k->table, false); /* the pages are left, because the node itself frees them */
+        kvp_keeper_table_clear(&k->table, false); /* the files keep their pages, because the node itself frees them */
         k->is_done = msg->kind == KVP_KEEPER_END;
         return KVP_OK;
     default:

@@ -15,7 +15,7 @@ typedef struct {
 /* The zero value is an empty table. */
 typedef struct {
     int *files;
-    uint32_t files_n; /* the number of files received so far, of total; total is 0 if there are none */
+    uint32_t files_n; /* the number of memory files received so far, of `total`; total is 0 if there are none */
     uint32_t total;
     kvp_keeper_writer_t *writers;
     uint32_t writers_n;
@@ -26,8 +26,8 @@ typedef struct {
  * (not the next files in order), NOMEM. */
 kvp_err_t kvp_keeper_table_files(kvp_keeper_table_t *t, const kvp_keeper_msg_t *msg, const int *fds) KVP_MUST_USE;
 
-/* kvp_keeper_table_writer adds a writer unless it is listed, and owns pidfd in every case. Errors: LIMIT, NOMEM.
- * kvp_keeper_table_over removes the incarnation of the process, or all of the process if incarnation is 0. */
+/* kvp_keeper_table_writer adds a writer unless it is listed, and owns pidfd in every case. Errors: LIMIT,
+ * NOMEM. kvp_keeper_table_over removes one incarnation of the process, or all of them if incarnation is 0. */
 kvp_err_t kvp_keeper_table_writer(kvp_keeper_table_t *t, uint64_t process, uint64_t incarnation, int pidfd)
     KVP_MUST_USE;
 void kvp_keeper_table_over(kvp_keeper_table_t *t, uint64_t process, uint64_t incarnation);

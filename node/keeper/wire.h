@@ -16,18 +16,18 @@
 #define KVP_KEEPER_HOLD_MAX_MS (30ull * 86400u * 1000u)
 
 typedef enum {
-    KVP_KEEPER_HELLO = 1, /* from a node: its name, and hold_ms; the node's pidfd is attached */
-    /* The answer to HELLO. err is the result. pid is the keeper's process or, if err is BUSY, the process of the node
-     * that the keeper already has. total is the number of memory files in the following FILES messages, and writers the
-     * number of the following WRITER messages. END and ASK are answered by a WELCOME too. */
+    KVP_KEEPER_HELLO = 1, /* HELLO, from a node: its name, and hold_ms; the node's pidfd is attached */
+    /* WELCOME, the keeper's answer to HELLO, END and ASK; later its report that it cannot hold the memory. err is the
+     * result. pid is the keeper's process; in a refused HELLO, or if err is BUSY, the process of the keeper's node. If
+     * HELLO is accepted, `total` memory files follow in FILES messages, and `writers` WRITER messages. */
     KVP_KEEPER_WELCOME = 2,
-    KVP_KEEPER_FILES = 3, /* attached memory files, of which the first has the number `first` of `total` */
-    KVP_KEEPER_WRITER = 4, /* the process may store as the incarnation from now on; its pidfd is attached */
-    KVP_KEEPER_OVER = 5, /* the process can no longer store as the incarnation, or with incarnation 0 as any */
+    KVP_KEEPER_FILES = 3, /* FILES: attached memory files; the first of them has the number `first` of `total` */
+    KVP_KEEPER_WRITER = 4, /* WRITER: the process may store as the incarnation from now on; its pidfd is attached */
+    KVP_KEEPER_OVER = 5, /* OVER: the process no longer stores as the incarnation; incarnation 0: as any */
     KVP_KEEPER_DROP = 6, /* the node gives up the memory */
-    /* The node gives up the memory and the keeper ends. A tool sends END with a name as its first message. */
+    /* END: the node gives up the memory, and the keeper ends. A tool sends END with a name as its first message. */
     KVP_KEEPER_END = 7,
-    /* Sent as the first message by another node that lacks memory. The WELCOME has name, held_bytes and hold_ms. */
+    /* ASK, the first message of another node, which lacks memory. The WELCOME has name, held_bytes and hold_ms. */
     KVP_KEEPER_ASK = 8,
 } kvp_keeper_kind_t;
 

@@ -18,9 +18,9 @@
 #include <unistd.h>
 
 #define CPUS_A_THREAD 2
-/* kvp_node_pin_check registers this much, which is more than systems commonly let a process lock */
+/* kvp_node_pin_check registers this number of bytes, more than systems commonly let a process lock */
 #define CHECK_BYTES (16ull << 20)
-#define NICE 10 /* a lower priority than the threads that serve */
+#define NICE 10 /* nice value of the registering threads: a lower priority than the threads that serve */
 
 enum {
     WAITS,
@@ -162,7 +162,7 @@ run_grant(kvp_node_pin_t *p, kvp_node_grant_t *taken)
     now->err = err;
     has_left = now->has_left;
     if (err == KVP_OK || err == KVP_FENCED || has_left) grant_forget(p, now);
-    if (has_left) /* called under the lock, so that the client cannot return meanwhile */
+    if (has_left) /* peer_left is called under the lock, so that the client cannot attach again meanwhile */
         p->tps[g.tp]->ops->peer_left(p->tps[g.tp], g.incarnation);
 }
 
@@ -248,7 +248,7 @@ pin_main(void *arg)
 kvp_err_t
 kvp_node_pin_check(kvp_tp_t *tp, const kvp_node_mem_t *mem)
 {
-    const kvp_node_chunk_t *c = &mem->chunks[0]; /* the first chunk, because no chunk is longer */
+    const kvp_node_chunk_t *c = &mem->chunks[0]; /* tests the first chunk only, because no chunk is longer */
     uint64_t longest = kvp_max_u64(c->payload.len, c->meta.len);
     kvp_mem_t part = c->payload;
     kvp_mr_t *mr;

@@ -165,7 +165,7 @@ kvp_node_populate_begin(kvp_node_populate_t *p, kvp_node_mem_t *mem)
 void
 kvp_node_populate_end(kvp_node_populate_t *p)
 {
-    /* The descriptors are closed at once: the next memory needs as many, and a process may have few. */
+    /* The file descriptors are closed at once: the next memory needs as many, and a process may have few. */
     for (uint32_t i = 0; i < p->mem->chunk_n; i++) {
         close_fd(&p->mem->chunks[i].payload);
         close_fd(&p->mem->chunks[i].meta);
@@ -346,7 +346,7 @@ kvp_node_mem_destroy(kvp_node_mem_t *mem)
     void (*end)(kvp_mem_t *) = mem != NULL && mem->is_kept ? kvp_memfile_leave : kvp_memfile_drop;
 
     if (mem == NULL) return;
-    /* All metadata files come first, so that a reader with a mapping finds no SEALED word of freed payload. */
+    /* Metadata files are freed first, so that a reader with a mapping finds no SEALED word of freed payload. */
     for (uint32_t i = 0; mem->chunks != NULL && i < mem->chunk_n; i++)
         end(&mem->chunks[i].meta);
     for (uint32_t i = 0; mem->chunks != NULL && i < mem->chunk_n; i++)
@@ -408,7 +408,7 @@ read_desc(void *arg, uint32_t chunk, uint32_t slot, kvp_desc_t *desc_out, uint8_
     kvp_node_mem_t *const *mem = arg;
     const kvp_node_chunk_t *c = &(*mem)->chunks[chunk];
     const uint8_t *meta = c->meta.addr;
-    kvp_desc_t copy; /* copied first, because the checked bytes must not change after the check */
+    kvp_desc_t copy; /* the descriptor is checked as a copy, which no writer can change after the check */
 
     memcpy(&copy, meta + kvp_desc_off(slot), sizeof copy);
     if (kvp_desc_verify(&copy, sizeof copy, &c->geo, c->payload.len, desc_out) != KVP_OK) return false;

@@ -98,7 +98,7 @@ add_tp(kvp_node_tps_t *t, const kvp_transport_ops_t *ops, const kvp_tp_conf_t *c
     if (err != KVP_OK) return err;
     err = register_mem(t, at);
     if (err == KVP_OK) err = listen_by_itself(t->tps[at], listen_at);
-    if (err == KVP_BUSY) err = KVP_SYS; /* another program has the port: waiting does not cure this */
+    if (err == KVP_BUSY) err = KVP_SYS; /* another program has the port, and waiting does not cure this */
     if (err == KVP_OK) {
         t->tps_n++;
         return KVP_OK;
@@ -115,7 +115,7 @@ kvp_node_tps_is_free(const kvp_transport_ops_t *const *ops, size_t n, const kvp_
     kvp_err_t err = KVP_OK;
     kvp_tp_t *tp;
 
-    kvp_log_hush(true); /* if the transport does not work here, kvp_node_tps_start says why */
+    kvp_log_hush(true); /* nothing is logged here: kvp_node_tps_start logs why a transport does not work */
     for (size_t i = 0; i < n && err != KVP_BUSY; i++) {
         if ((ops[i]->caps & KVP_TP_OWN_PORT) == 0 || kvp_tp_create(ops[i], &conf, &tp) != KVP_OK) continue;
         err = listen_by_itself(tp, at);

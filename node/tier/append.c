@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BUF_CAP (KVP_TIER_BUF_BYTES + (64u << 10)) /* a record of 1 MiB fits with its key and its checksums */
+#define BUF_CAP (KVP_TIER_BUF_BYTES + (64u << 10)) /* a buffer fits a record of 1 MiB with its key and checksums */
 
 /* ---- writes */
 static void
@@ -113,7 +113,7 @@ seal_buf(kvp_tier_core_t *core, uint64_t headers)
 
     if (buf == NULL) return;
     core->buf = NULL;
-    if (buf->len == 0) { /* the record for which the buffer was made was not appended */
+    if (buf->len == 0) { /* the buffer is unused: its record was not appended */
         core->serial--;
         give_buf_back(core, buf);
         return;
@@ -232,7 +232,7 @@ write_header(kvp_tier_core_t *core)
     const kvp_tier_geo_t *geo = &core->conf.geo;
     uint64_t off = first_not_durable(core) - geo->pages_off, place = off / geo->page_bytes;
 
-    /* the number, at most head, of the page at `place`; if the page `head` is full, `place` is the place after it */
+    /* durable_page: the newest page up to `head` in ring slot `place`, which may be one further if `head` is full */
     core->header.durable_page = core->head - (core->head % geo->pages + geo->pages - place) % geo->pages;
     core->header.durable_at = (uint32_t)(off % geo->page_bytes);
     kvp_tier_slot(core, core->head)->run = core->header.run;

@@ -66,8 +66,8 @@ typedef struct kvp_tier_read {
     void (*done)(struct kvp_tier_read *read);
     void *arg; /* a pointer for the caller's use */
     kvp_tier_meta_t *meta; /* the metadata to fill in; the caller has set digest and version */
-    /* NULL: nothing is copied. Then without meta only the checksums are verified, and with meta the payload is not
-     * read */
+    /* the destination of the payload; NULL: nothing is copied. Then without meta only the checksums
+     * are verified, and with meta the payload is not read */
     uint8_t *dst;
     uint64_t cap;
     kvp_digest_t digest;

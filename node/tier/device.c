@@ -70,7 +70,7 @@ open_file(kvp_tier_device_file_t *dev)
         if (dev->fd >= 0) kvp_log_warn("tier", "no O_DIRECT here: the system's cache is used as well dir=%s", dev->dir);
     }
     if (dev->fd < 0) kvp_ignore(log_failure(dev, KVP_SYS, "make the file"), "below");
-    if (!dev->is_apart) kvp_forkguard_add(dev->fd); /* without the guard a forked child would keep the file's lock */
+    if (!dev->is_apart) kvp_forkguard_add(dev->fd); /* a forked child closes the file, and so keeps no lock on it */
     close(dir_fd);
     return dev->fd < 0 ? KVP_SYS : KVP_OK;
 }

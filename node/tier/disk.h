@@ -36,11 +36,11 @@ struct kvp_tier_engine {
     _Atomic uint64_t errors, stalls;
 };
 
-/* kvp_tier_engine_open chooses io_uring or threads, and logs the choice: SYS. kvp_tier_engine_submit takes a request
- * whose fd is set. kvp_tier_engine_poll calls done for up to max finished requests and returns their number; if this
- * is max, more may be finished although event_fd is not readable. kvp_tier_engine_wait also waits until a request
- * ends, at most timeout_ms (-1 = without limit), unless no request is under way. kvp_tier_engine_close: no request
- * may be under way. */
+/* kvp_tier_engine_open sets up the engine with io_uring, or else with threads, and logs the choice: SYS.
+ * kvp_tier_engine_submit queues a request whose fd is set; at most KVP_TIER_DEPTH are under way at once.
+ * kvp_tier_engine_poll calls done for up to max finished requests and returns their number; if this is max, more may be
+ * finished although event_fd is not readable. kvp_tier_engine_wait polls; if no request has finished, it waits until
+ * one ends, at most timeout_ms (-1 = no limit). kvp_tier_engine_close: no request may be under way. */
 kvp_err_t kvp_tier_engine_open(kvp_tier_engine_t *engine) KVP_MUST_USE;
 void kvp_tier_engine_close(kvp_tier_engine_t *engine);
 void kvp_tier_engine_submit(kvp_tier_engine_t *engine, kvp_tier_io_t *io);

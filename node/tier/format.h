@@ -76,8 +76,8 @@ typedef struct {
 
 typedef enum {
     KVP_TIER_RECORD = 1,
-    KVP_TIER_TOMBSTONE = 2, /* hides all earlier records of the digest up to its version */
-    /* digest.lo is the number of the page that the table describes; the payload: kvp_tier_entry_t, with page 0 */
+    KVP_TIER_TOMBSTONE = 2, /* a tombstone hides all earlier records of the digest up to its version */
+    /* a page's table: digest.lo is the page's number, the payload a kvp_tier_entry_t (with page 0) for each record */
     KVP_TIER_TABLE = 3,
 } kvp_tier_kind_t;
 

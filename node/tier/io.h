@@ -5,7 +5,7 @@
 
 #include "common/list.h"
 
-#define KVP_TIER_BLOCK 4096u /* offsets, lengths and buffers are multiples of this size */
+#define KVP_TIER_BLOCK 4096u /* a device's block: offsets, lengths and buffer addresses are multiples of its size */
 
 typedef struct kvp_tier_io {
     kvp_list_t link; /* the list link that the disk uses from submit until done is called */

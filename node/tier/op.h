@@ -64,7 +64,7 @@ typedef struct kvp_tier_op {
      * or the device is switched off), EAGAIN (the device does not answer), BUFFER_SMALL, NOMEM, CLOSED. DROP: OK, the
      * tombstone is on the device or not needed; SYS, CLOSED. */
     kvp_err_t err;
-    /* The fields from here on belong to the tier. */
+    /* The operation's fields from here on belong to the tier, not to the caller. */
     uint64_t serial;
     uint32_t device;
     uint32_t losses; /* how often the device had been switched off when the operation began */

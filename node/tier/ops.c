@@ -55,7 +55,7 @@ void
 kvp_tier_switch_off(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {
     (void)tier;
-    atomic_fetch_add(&dev->losses, 1); /* counted before the device's objects may be proposed as lost */
+    atomic_fetch_add(&dev->losses, 1); /* losses rises before the device's objects may be proposed as lost */
     tell_faults(dev);
     kvp_log_error("tier", "reads or writes fail: the device is switched off, and its records are dropped dir=%s",
                   dev->dir);
@@ -191,8 +191,8 @@ begin_write(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_tier_op_t *op)
     return err;
 }
 
-/* Returns whether operations may begin on the device. While the device does not answer, DROPs wait and all other
- * operations are answered at once. */
+/* Returns whether WRITEs and DROPs may begin on the device. While the device does not answer, DROPs
+ * wait and WRITEs fail at once. */
 static bool
 may_write(const kvp_tier_device_file_t *dev)
 {
@@ -206,7 +206,7 @@ begin_op(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_tier_op_t *op)
     kvp_err_t err = KVP_SYS;
 
     op->losses = atomic_load(&dev->losses);
-    if (op->kind == KVP_TIER_WRITE && !may_write(dev)) { /* a WRITE fails at once; the DROPs before it wait */
+    if (op->kind == KVP_TIER_WRITE && !may_write(dev)) { /* a WRITE fails at once, though earlier DROPs still wait */
         kvp_tier_end_op(tier, op, KVP_SYS);
         return true;
     }

@@ -60,7 +60,7 @@ typedef enum {
     KVP_TIER_RECLAIM_ASKED,
     KVP_TIER_RECLAIM_KEEPS, /* kept records are appended again */
     KVP_TIER_RECLAIM_SYNCS,
-    KVP_TIER_RECLAIM_ERASES_OLD, /* zeros are being written over the header of the run before */
+    KVP_TIER_RECLAIM_ERASES_OLD, /* zeros are being written over the header of the page's previous run */
     KVP_TIER_RECLAIM_ERASES, /* zeros are being written over the page's header */
 } kvp_tier_reclaim_state_t;
 
@@ -76,7 +76,7 @@ typedef struct {
     uint32_t kept_n; /* how many of the kept records were appended again or given up */
     uint64_t asked_bytes; /* the bytes of the proposed records that may be kept */
     uint64_t keep_bytes; /* the bytes that may be kept of records not proposed yet */
-    uint64_t serial; /* the serial that must be durable before the page's header is overwritten */
+    uint64_t serial; /* the number of the buffer that must be durable before the page's header is overwritten */
     kvp_tier_read_t read;
     bool is_reading;
 } kvp_tier_reclaim_t;

@@ -26,7 +26,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define KVP_TIER_STEPS 4u /* the most steps of one kind in one hold of core_lock */
+#define KVP_TIER_STEPS 4u /* the most steps of one kind on a device before the tier's thread releases core_lock */
 #define KVP_TIER_RETRY_NS 30000000000ull
 
 typedef struct {
@@ -80,11 +80,11 @@ struct kvp_tier {
     uint8_t pool_id[16], uuid[16];
 
     pthread_mutex_t core_lock;
-    /* the number of the device whose proposal is not answered; guarded by core_lock, as are the devices */
+    /* the number of the device of the last proposal, answered or not; guarded by core_lock, as are the devices */
     uint32_t asked;
     bool was_lost_asked; /* the unanswered proposal has the lost objects of a device that was given up */
 
-    /* The fields from here on belong to the tier's thread. */
+    /* The tier's fields from here on belong to the tier's thread. */
     kvp_list_t ended;
     kvp_tier_budget_t budget;
     bool was_proposed; /* the caller was woken for the present proposal */

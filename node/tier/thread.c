@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #define WRITE_DELAY_NS (20 * KVP_NS_PER_MS)
-#define FINISH_MS 250 /* the time between checks whether a device hangs, at the end */
+#define FINISH_MS 250 /* the time between checks for a hanging device while its last requests are finished */
 
 static void
 hand_back(kvp_tier_t *tier)

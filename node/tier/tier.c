@@ -18,7 +18,7 @@ kvp_tier_wake(int fd)
 {
     uint64_t one = 1;
 
-    (void)!write(fd, &one, sizeof one); /* fails only if the counter is full, and then the eventfd is readable anyway */
+    (void)!write(fd, &one, sizeof one); /* fails only if the eventfd's counter is full: it is readable then, too */
 }
 
 kvp_err_t
@@ -64,7 +64,7 @@ kvp_tier_device_of(const kvp_tier_t *tier, kvp_digest_t digest)
 {
     uint32_t number = tier->owners[kvp_tier_slot_of(digest)];
 
-    return number == KVP_TIER_DEVICES_MAX ? 0 : number; /* all devices are left out, so any number will do */
+    return number == KVP_TIER_DEVICES_MAX ? 0 : number; /* if all devices are left out, any device number will do */
 }
 
 /* ---- open and close */
@@ -173,9 +173,9 @@ kvp_tier_close(kvp_tier_t *tier)
     if (tier == NULL) return;
     kvp_tier_stop(tier);
     if (tier->own_fd >= 0) close(tier->own_fd);
-    if (tier->left_out_n > 0) return; /* nothing is freed: the kernel may still write to this memory */
+    if (tier->left_out_n > 0) return; /* nothing is freed: the kernel may still write to memory of hanging devices */
     for (uint32_t i = 0; tier->opened == KVP_EAGAIN && i < tier->devices_n; i++)
-        kvp_tier_device_close(tier->devices[i]); /* no thread ran, which would have closed the devices */
+        kvp_tier_device_close(tier->devices[i]); /* no thread of the tier ran, which would have closed the devices */
     kvp_tier_room_fini(&tier->room);
     pthread_mutex_destroy(&tier->lock);
     pthread_mutex_destroy(&tier->core_lock);

@@ -57,8 +57,8 @@ bool kvp_tier_is_kept(kvp_tier_t *tier, const kvp_tier_op_t *op);
  * the same while the tier is in use. */
 uint32_t kvp_tier_device_of(const kvp_tier_t *tier, kvp_digest_t digest);
 
-/* kvp_tier_quiesce returns when no operation submitted before reads src or writes dst any more, so that their memory
- * may be freed. READs and WRITEs that have not begun end with CLOSED. */
+/* kvp_tier_quiesce returns when the operations submitted before the call no longer read src or write dst, so
+ * that their memory may be freed. READs and WRITEs that have not begun end with CLOSED. */
 void kvp_tier_quiesce(kvp_tier_t *tier);
 
 /* kvp_tier_list lists up to max records from *cursor on (0 = the first), advances the cursor, and returns their number;

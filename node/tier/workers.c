@@ -58,7 +58,7 @@ worker_main(void *arg)
         io->result = carry_out(io);
         pthread_mutex_lock(&w->lock);
         kvp_list_add_tail(&w->ended, &io->link);
-        /* fails only if the counter is full, and then the eventfd is readable anyway */
+        /* the write fails only if the eventfd's counter is full, and then the eventfd is readable anyway */
         (void)!write(w->event_fd, &one, sizeof one);
     }
     pthread_mutex_unlock(&w->lock);

@@ -20,16 +20,16 @@
 #define PARTS_MAX 512u /* most parts of a window */
 /* first pause before a peer without a free bounce buffer is asked again; each pause is twice the previous one */
 #define BUSY_BACK_OFF_NS (1 * KVP_NS_PER_MS)
-/* longest pause before such a peer is asked again for its buffer */
+/* longest pause before a peer without a free bounce buffer is asked again */
 #define BUSY_BACK_OFF_MOST_NS (50 * KVP_NS_PER_MS)
 
-/* A part: some bytes of a piece, in the current window. */
+/* A part: consecutive bytes of one piece of a transfer, which the current window of the transfer moves. */
 typedef struct {
     const kvpool_p2p_op_t *op;
     size_t off; /* offset in the piece */
     size_t len;
     size_t at; /* offset in the bounce buffers */
-    const kvp_devmem_t *mem; /* device of the local memory; NULL = host memory */
+    const kvp_devmem_t *mem; /* device that has the part's local memory; NULL = host memory */
     bool is_far; /* the peer's memory is device memory */
     uint64_t token; /* token of the peer's range */
 } part_t;
@@ -37,21 +37,21 @@ typedef struct {
 typedef struct {
     kvp_p2p_lane_t *lane;
     const kvp_p2p_transfer_t *transfer;
-    size_t next; /* index of the piece for the next part */
-    size_t next_off; /* offset of the next part in its piece */
-    kvp_bounce_t *bounce; /* this side's bounce buffer; NULL = not needed so far */
+    size_t next; /* index of the piece from which the next part is taken */
+    size_t next_off; /* offset in this piece at which the next part begins */
+    kvp_bounce_t *bounce; /* this side's bounce buffer; NULL = the transfer has not needed it yet */
     kvp_peer_at_t far; /* the peer's bounce buffer, valid if lane->has_bounce */
     kvp_p2p_moved_t *moved;
     uint32_t parts_n;
     part_t parts[PARTS_MAX];
     kvp_peer_at_t at[PARTS_MAX];
-    kvpool_p2p_op_t hosts[PARTS_MAX]; /* the parts as pieces of a transfer between host memory */
-    kvp_peer_piece_t pieces[PARTS_MAX]; /* the copies between the peer's bounce buffer and its devices */
+    kvpool_p2p_op_t hosts[PARTS_MAX]; /* the parts as pieces of a transfer between the host memory of both sides */
+    kvp_peer_piece_t pieces[PARTS_MAX]; /* the peer's copies between its bounce buffer and its devices */
 } run_t;
 
 /* ---- windows */
 
-/* Adds the next part to the window. Returns false if no part is left, or the bounce buffers have no room for it. */
+/* Adds the next part to the window. Returns false if no part is left, or a bounce buffer has no room for the part. */
 static bool
 add_part(run_t *r, size_t *used)
 {
@@ -233,8 +233,8 @@ move_once(run_t *r)
     return err;
 }
 
-/* Moves a window. If a range no longer matches the peer's earlier answer, it asks for the ranges and tries once more,
- * as move.c does. */
+/* Moves the parts of one window. NO_SEGMENT (a range no longer matches the peer's earlier answer): asks the peer for
+ * the ranges again, and moves the parts once more. */
 static kvp_err_t
 move_window(run_t *r)
 {

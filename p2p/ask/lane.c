@@ -33,7 +33,7 @@ kvp_p2p_lane_ask(kvp_p2p_lane_t *lane, uint8_t opcode, uint32_t n, size_t record
     kvp_err_t err = lane->io.out.err;
 
     if (err == KVP_OK) err = kvp_exchange(&lane->io, lane->last_id, deadline_ns, &frame);
-    if (err == KVP_LIMIT) err = KVP_PROTO; /* LIMIT: the answer is longer than a valid answer can be */
+    if (err == KVP_LIMIT) err = KVP_PROTO; /* LIMIT: the peer's answer is longer than any valid answer */
     if (err == KVP_OK && KVP_FRAME_HDR_BYTES + (size_t)frame.hdr.length > KVP_PEER_REPLY_MAX) err = KVP_PROTO;
     return err != KVP_OK ? err : kvp_peer_reply_decode(&frame, opcode, n, record_bytes, records_out);
 }
@@ -215,8 +215,8 @@ note_addr(kvp_p2p_lane_t *lane)
     return KVP_OK;
 }
 
-/* Chooses the way to the peer, by what both ends have: copies within the host, else RDMA, else TCP. near_err is the
- * error of the try to copy within the host. */
+/* Chooses the way to move bytes to and from the peer: copies within the host if both sides can, else RDMA, else TCP.
+ * near_err is the error of the attempt to prepare copies within the host. */
 static kvp_err_t
 judge_reply(kvp_p2p_lane_t *lane, const kvp_peer_hello_reply_t *reply, kvp_err_t near_err)
 {
@@ -233,7 +233,7 @@ judge_reply(kvp_p2p_lane_t *lane, const kvp_peer_hello_reply_t *reply, kvp_err_t
                  conf->me->proc.is_told ? kvp_err_text(near_err) : "not to be used",
                  conf->rdma != NULL ? "is here" : "is not here", conf->has_tcp ? "is here" : "is not to be used",
                  reply->transport, reply->rdma_port != 0 ? " and rdma" : "");
-    if (near_err == KVP_SYS) return KVP_SYS; /* SYS: no file descriptor was left, which may change soon */
+    if (near_err == KVP_SYS) return KVP_SYS; /* SYS: this process had no free file descriptor, and may have one soon */
     return KVP_NOTSUP;
 }
 
@@ -374,8 +374,8 @@ take_idle(kvp_p2p_lanes_t *lanes, const kvp_hostport_t *where)
     return found;
 }
 
-/* Returns true if neither connection nor process has ended. An idle peer sends nothing: a readable descriptor has
- * been closed by the peer. */
+/* Returns true if the lane's connection is open and the peer's process runs. An idle peer sends nothing, so a readable
+ * descriptor means the end of the connection or the process. */
 bool
 kvp_p2p_lane_is_alive(const kvp_p2p_lane_t *lane)
 {
@@ -436,7 +436,7 @@ kvp_p2p_lane_give(kvp_p2p_lanes_t *lanes, kvp_p2p_lane_t *lane, bool is_good)
     pthread_mutex_lock(&lanes->lock);
     kvp_list_add_head(&lanes->idle, &lane->link);
     lanes->idle_n++;
-    if (!kvp_p2p_lane_is_alive(lane)) { /* checked under the lock: a sweep finds lanes that end later */
+    if (!kvp_p2p_lane_is_alive(lane)) { /* checked under the lock: kvp_p2p_lanes_sweep closes lanes that end later */
         last = lane;
         kvp_list_del(&lane->link);
         lanes->idle_n--;

@@ -18,7 +18,7 @@
 
 #include <pthread.h>
 
-#define KVP_P2P_UNCUTS_MAX 4096u /* most connections to cut later; beyond, the oldest are forgotten */
+#define KVP_P2P_UNCUTS_MAX 4096u /* most entries in kvp_p2p_uncuts_t; one more entry removes the oldest */
 
 /* A transport connection that must be cut at the peer later, because writes may still be running on it. Allocated
  * together with the connection, because the later recording must not fail. */
@@ -29,8 +29,8 @@ typedef struct {
 } kvp_p2p_uncut_t;
 
 typedef struct {
-    pthread_mutex_t lock; /* a leaf: its holder takes no other lock */
-    kvp_list_t list; /* the oldest first; lock guards list and n */
+    pthread_mutex_t lock; /* leaf lock: its holder takes no other lock */
+    kvp_list_t list; /* connections that peers must cut, the oldest first; lock guards list and n */
     uint32_t n;
 } kvp_p2p_uncuts_t;
 
@@ -44,7 +44,7 @@ typedef struct {
     kvp_names_t *names; /* resolves host names; borrowed, like all pointers in this struct */
     kvp_tp_t *tp;
     kvp_tp_t *rdma; /* the RDMA transport; NULL = no RDMA */
-    const kvp_peer_hello_t *me; /* our Hello to peers; without proc, peers and we do not copy between processes */
+    const kvp_peer_hello_t *me; /* our Hello message to peers; if its proc is empty, no copies between processes */
     bool has_tcp; /* TCP may be used; else peers that only TCP reaches are refused */
     const _Atomic bool *is_given_up;
     kvp_p2p_uncuts_t *uncuts;
@@ -52,7 +52,7 @@ typedef struct {
     kvp_p2p_ranges_t *ranges; /* memory that this endpoint has registered */
     kvp_p2p_pullers_t *pullers;
     kvp_bounces_t *bounces;
-    void (*watch)(void *arg, int fd); /* called with a descriptor fd: call kvp_p2p_lanes_sweep when fd is readable */
+    void (*watch)(void *arg, int fd); /* callback: watches fd, and calls kvp_p2p_lanes_sweep when fd is readable */
     void *watch_arg;
     _Atomic uint64_t *connects;
 } kvp_p2p_lanes_conf_t;
@@ -62,7 +62,7 @@ typedef struct {
     uint64_t base, len, token;
     kvp_rseg_t *rseg; /* the transport's handle of this range of the peer's memory; NULL = the range is device memory,
                          which is reached through the peer's bounce buffer */
-    bool is_asked; /* the peer was asked for the mapping of this range */
+    bool is_asked; /* this side has asked the peer for the mapping of this range */
     kvp_p2p_map_t *map; /* our mapping of the range, with a reference; NULL = not mapped */
 } kvp_p2p_seen_t;
 
@@ -77,10 +77,10 @@ typedef struct {
     kvp_tp_t *tp; /* the transport of ep and of the keys of the peer's ranges */
     bool has_tcp; /* TCP can reach the peer as well */
     uint16_t rdma_port; /* port of the peer's RDMA listener; 0 = the peer has no RDMA */
-    kvp_route_t rdma_route; /* whether RDMA to this peer works, or when it is tried again */
+    kvp_route_t rdma_route; /* whether the lane uses RDMA, or the time of its next attempt to use RDMA */
     uint64_t peer; /* incarnation of the endpoint at the peer */
     kvp_ep_t *ep; /* the transport connection; NULL = not connected */
-    kvp_p2p_uncut_t *uncut; /* record for ep, to be used if ep ends with running writes; not NULL if ep exists */
+    kvp_p2p_uncut_t *uncut; /* entry for kvp_p2p_uncuts_t if ep is closed while writes run; not NULL if ep exists */
     void *work; /* working memory of the current transfer */
     size_t work_bytes; /* size of work, as the longest transfer needed; an idle lane keeps KVP_P2P_WORK_KEPT at most */
     bool has_devices; /* some ranges of the peer are device memory */
@@ -91,7 +91,7 @@ typedef struct {
 
 typedef struct {
     kvp_p2p_lanes_conf_t conf;
-    pthread_mutex_t lock; /* a leaf: its holder takes no other lock */
+    pthread_mutex_t lock; /* leaf lock: its holder takes no other lock */
     kvp_list_t idle; /* idle lanes, the most recently used first; lock guards idle and idle_n */
     uint32_t idle_n;
 } kvp_p2p_lanes_t;
@@ -110,8 +110,8 @@ kvp_err_t kvp_p2p_lane_take(kvp_p2p_lanes_t *lanes, const kvp_hostport_t *where,
                             kvp_p2p_lane_t **lane_out) KVP_MUST_USE;
 void kvp_p2p_lane_give(kvp_p2p_lanes_t *lanes, kvp_p2p_lane_t *lane, bool is_good);
 
-/* kvp_p2p_lane_is_alive returns true if the peer has neither ended nor closed the connection. Only between
- * questions. */
+/* kvp_p2p_lane_is_alive returns true if the peer has neither ended nor closed the connection. It must not be called
+ * while a question to the peer is open. */
 bool kvp_p2p_lane_is_alive(const kvp_p2p_lane_t *lane);
 
 /* kvp_p2p_lane_look is called between slices of work. Returns DEADLINE after deadline_ns, CLOSED if the endpoint is
@@ -128,8 +128,8 @@ uint64_t kvp_p2p_lane_id(kvp_p2p_lane_t *lane);
 kvp_err_t kvp_p2p_lane_ask(kvp_p2p_lane_t *lane, uint8_t opcode, uint32_t n, size_t record_bytes, uint64_t deadline_ns,
                            const void **records_out) KVP_MUST_USE;
 
-/* kvp_p2p_lane_learn asks the peer for the ranges that contain the unknown pieces in `at`. NOT_REGISTERED if a range
- * does not exist. kvp_p2p_lane_seen returns a cached range, or NULL; valid until the next learn or forget.
+/* kvp_p2p_lane_learn asks the peer for the ranges that contain the pieces in `at` and are not cached. NOT_REGISTERED if
+ * a range does not exist. kvp_p2p_lane_seen returns a cached range, or NULL; valid until the next learn or forget.
  * kvp_p2p_lane_forget empties the cache. */
 kvp_err_t kvp_p2p_lane_learn(kvp_p2p_lane_t *lane, const kvp_peer_at_t *at, uint32_t n, uint64_t deadline_ns)
     KVP_MUST_USE;

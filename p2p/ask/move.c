@@ -33,8 +33,8 @@ typedef struct {
     uint64_t deadline_ns;
     uint32_t n;
     uint64_t bytes;
-    uint64_t mapped_bytes; /* bytes of the pieces in memory that is mapped here */
-    uint64_t look_bytes; /* bytes that may be copied in mapped memory before the next check of clock, peer and cell */
+    uint64_t mapped_bytes; /* bytes of the pieces whose remote memory is mapped in this process */
+    uint64_t look_bytes; /* bytes left to copy in mapped memory before the next check of deadline, peer and cell */
     kvp_xferq_t queue; /* queue of the parts' transfers */
     /* Arrays in the lane's working memory. `moved` is for reads between processes; `parts` and queue.xfers are for
      * the transport. */
@@ -45,12 +45,12 @@ typedef struct {
     part_t *parts;
 } window_t;
 
-/* ---- pieces in memory of the peer that is mapped here */
+/* ---- pieces in the peer's memory that this process has mapped */
 /* Design notes. No request goes to the peer: the range's cell, a word in shared memory, shows after the copy whether
  * the range was registered during the copy. Unregistered local memory may be unmapped, and a copy from unmapped memory
  * would kill this process; the kernel copies such pieces (process_vm_readv). */
 
-#define LOOK_BYTES (4u << 20) /* bytes between checks of clock, peer and cell */
+#define LOOK_BYTES (4u << 20) /* bytes copied between two checks of the deadline, the peer and the range's cell */
 
 /* ---- mapping */
 static kvp_err_t
@@ -66,7 +66,7 @@ take_map(kvp_p2p_lane_t *lane, kvp_p2p_seen_t *seen, const kvp_p2p_map_key_t *ke
     return err;
 }
 
-/* Asks the peer once for the mapping of a range. OK also without a mapping: the range then moves like all others. */
+/* Asks the peer once for the mapping of a range. OK also if the peer gives none: the kernel then copies the pieces. */
 static kvp_err_t
 need_map(kvp_p2p_lane_t *lane, kvp_p2p_seen_t *seen, uint64_t deadline_ns)
 {
@@ -126,7 +126,7 @@ verify_maps(const kvp_p2p_lane_t *lane, kvp_p2p_map_t *const *maps, uint32_t n)
     return kvp_p2p_lane_is_alive(lane) ? KVP_OK : KVP_DISCONNECTED;
 }
 
-/* Chooses the pieces to copy in mapped memory. maps_out[i] is NULL for any other piece. */
+/* Chooses the pieces to copy in memory of the peer that is mapped here. maps_out[i] is NULL for the other pieces. */
 static kvp_err_t
 choose_maps(window_t *w, kvp_p2p_map_t **maps_out)
 {
@@ -166,7 +166,7 @@ copy_mapped(window_t *w)
             err = copy_piece(w, w->ops[i], maps[i], w->at[i].addr - kvp_p2p_lane_seen(w->lane, &w->at[i])->base);
     if (err == KVP_OK) err = verify_maps(w->lane, maps, n);
     if (err != KVP_OK) {
-        kvp_copy_fence(); /* complete all stores before the error is returned */
+        kvp_copy_fence(); /* complete all stores of the copies before the error is returned */
         return err;
     }
     w->n = 0;
@@ -185,7 +185,7 @@ fill_pieces(window_t *w, bool has_from)
     for (uint32_t i = 0; i < w->n; i++) {
         const kvp_p2p_seen_t *seen = kvp_p2p_lane_seen(w->lane, &w->at[i]);
 
-        /* an overlapping range that the peer reported since then replaced the piece's range in the cache */
+        /* the cache has lost the piece's range: the peer has reported an overlapping range since */
         if (seen == NULL) return KVP_NO_SEGMENT;
         w->pieces[i] = (kvp_peer_piece_t){.token = seen->token,
                                           .addr = w->at[i].addr,
@@ -318,7 +318,7 @@ fill_parts(window_t *w)
     return KVP_OK;
 }
 
-/* Runs all transfers until they are complete, the path is broken, or the deadline has passed. */
+/* Runs all transfers of a window until they are complete, the path is broken, or the deadline has passed. */
 static kvp_err_t
 drive_parts(window_t *w)
 {
@@ -419,7 +419,7 @@ move_window(window_t *w, kvp_p2p_moved_t *moved_out)
 
     if (err != KVP_NO_SEGMENT) return err;
     kvp_p2p_lane_forget(w->lane);
-    err = kvp_p2p_path_cut_earlier(w->lane, w->deadline_ns); /* with RDMA an invalid key ends the path */
+    err = kvp_p2p_path_cut_earlier(w->lane, w->deadline_ns); /* an invalid RDMA key broke the path: end its writes */
     if (err == KVP_OK) err = move_once(w, moved_out);
     return err == KVP_NO_SEGMENT ? KVP_NOT_REGISTERED : err;
 }

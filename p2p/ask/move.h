@@ -7,7 +7,7 @@
 #include "client/kvpool_p2p.h"
 #include "p2p/ask/lane.h"
 
-/* The pieces of one call; all go in the same direction. */
+/* A transfer: the pieces of one call, which are all reads or all writes. */
 typedef struct {
     bool is_write;
     const kvpool_p2p_op_t *ops; /* the pieces; borrowed */
@@ -17,14 +17,14 @@ typedef struct {
 
 typedef struct {
     uint64_t cma_bytes; /* bytes that were moved within this host */
-    uint64_t mapped_bytes; /* the part of cma_bytes in the peer's memory that is mapped here */
+    uint64_t mapped_bytes; /* the part of cma_bytes that was copied in the peer's memory, mapped in this process */
     uint64_t rdma_bytes;
     uint64_t tcp_bytes;
     bool met_device; /* with NOTSUP: the peer's memory is device memory, which only kvp_p2p_bounced_move can move */
 } kvp_p2p_moved_t;
 
-/* kvp_p2p_move carries out a transfer. Errors of kvpool_p2p_transfer. After an error the caller closes the lane, and
- * then no part of the transfer touches local memory. The moved bytes are added to moved_out. */
+/* kvp_p2p_move carries out a transfer. Its errors are those of kvpool_p2p_transfer. After an error the caller closes
+ * the lane, and then no part of the transfer touches local memory. The moved bytes are added to moved_out. */
 kvp_err_t kvp_p2p_move(kvp_p2p_lane_t *lane, const kvp_p2p_transfer_t *transfer, kvp_p2p_moved_t *moved_out)
     KVP_MUST_USE;
 

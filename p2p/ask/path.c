@@ -19,7 +19,7 @@ kvp_p2p_uncuts_init(kvp_p2p_uncuts_t *uncuts)
     kvp_list_init(&uncuts->list);
 }
 
-/* Removes a connection from the list and frees its record. The caller holds the lock. */
+/* Removes a connection from the list of connections to cut, and frees its record. The caller holds the list's lock. */
 static void
 forget_uncut(kvp_p2p_uncuts_t *uncuts, kvp_p2p_uncut_t *uncut)
 {
@@ -36,7 +36,7 @@ kvp_p2p_uncuts_fini(kvp_p2p_uncuts_t *uncuts)
     pthread_mutex_destroy(&uncuts->lock);
 }
 
-/* Adds a connection to the list. Takes over `uncut`. */
+/* Adds a connection to the list of connections to cut. The list takes over the record `uncut`. */
 static void
 add_uncut(kvp_p2p_uncuts_t *uncuts, kvp_p2p_uncut_t *uncut)
 {
@@ -46,7 +46,7 @@ add_uncut(kvp_p2p_uncuts_t *uncuts, kvp_p2p_uncut_t *uncut)
     pthread_mutex_unlock(&uncuts->lock);
 }
 
-/* Copies up to cap connections to the peer into conns, and returns their number. */
+/* Copies the numbers of up to cap connections that this peer must cut into conns, and returns how many. */
 static uint32_t
 find_uncuts(kvp_p2p_uncuts_t *uncuts, uint64_t peer, uint64_t *conns, uint32_t cap)
 {
@@ -63,7 +63,7 @@ find_uncuts(kvp_p2p_uncuts_t *uncuts, uint64_t peer, uint64_t *conns, uint32_t c
     return n;
 }
 
-/* Removes from the list the connections that the peer has cut. */
+/* Removes from the list of connections to cut the n connections in conns, which the peer has cut. */
 static void
 forget_uncuts(kvp_p2p_uncuts_t *uncuts, const uint64_t *conns, uint32_t n)
 {
@@ -92,8 +92,8 @@ announce_conn(kvp_p2p_lane_t *lane, const kvp_ep_t *ep, uint64_t deadline_ns)
     return kvp_p2p_lane_ask(lane, KVP_OP_PEER_RDMA, 0, 0, deadline_ns, &records);
 }
 
-/* Returns the deadline for the connection. RDMA gets at most half of the remaining time if TCP may have to do the
- * transfer in the rest. */
+/* Returns the deadline for connecting the lane to the peer. RDMA gets at most half of the remaining time if TCP may
+ * have to do the transfer in the rest. */
 static uint64_t
 connect_by(const kvp_p2p_lane_t *lane, uint64_t deadline_ns)
 {
@@ -189,8 +189,8 @@ switch_transport(kvp_p2p_lane_t *lane, kvp_tp_t *tp)
     lane->tp = tp;
 }
 
-/* Returns true if TCP may replace the failed RDMA: not after errors of this side, and only if the peer offers TCP and
- * time is left. */
+/* Returns true if TCP may replace RDMA after the error err: not after errors of this side, and only if the peer offers
+ * TCP and time is left. */
 static bool
 may_leave(const kvp_p2p_lane_t *lane, kvp_err_t err, uint64_t deadline_ns)
 {
@@ -236,7 +236,7 @@ kvp_p2p_path_reach(kvp_p2p_lane_t *lane, const kvp_peer_at_t *at, uint32_t n, ui
     if (lane->proc.fd >= 0) return kvp_p2p_lane_learn(lane, at, n, deadline_ns);
     if (lane->rdma_port != 0 && kvp_route_is_due(&lane->rdma_route, kvp_now_ns()) && !kvp_p2p_lane_is_by_rdma(lane))
         switch_transport(lane, lane->conf->rdma);
-    if (kvp_p2p_path_is_stale(lane)) switch_transport(lane, lane->tp); /* the keys of a stale path become invalid */
+    if (kvp_p2p_path_is_stale(lane)) switch_transport(lane, lane->tp); /* a stale path's cached keys become invalid */
     if (kvp_p2p_lane_is_by_rdma(lane)) {
         err = reach_by_rdma(lane, at, n, deadline_ns);
         if (kvp_p2p_lane_is_by_rdma(lane)) return err;

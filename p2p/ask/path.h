@@ -22,8 +22,8 @@ void kvp_p2p_path_disconnect(kvp_p2p_lane_t *lane, bool may_land);
  * transfers of this endpoint can reach the peer's memory any more. */
 kvp_err_t kvp_p2p_path_cut_earlier(kvp_p2p_lane_t *lane, uint64_t deadline_ns) KVP_MUST_USE;
 
-/* kvp_p2p_path_is_stale returns true if the path should be replaced: a device under it was removed, or the peer has
- * other keys. Only for an idle path. */
+/* kvp_p2p_path_is_stale returns true if the lane's transport connection should be replaced: its device was removed, or
+ * the peer has other keys. It may be called only if no transfer runs on the connection. */
 bool kvp_p2p_path_is_stale(const kvp_p2p_lane_t *lane);
 
 #endif

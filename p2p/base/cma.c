@@ -70,7 +70,7 @@ kvp_cma_close(kvp_cma_proc_t *proc)
     *proc = (kvp_cma_proc_t){.fd = -1};
 }
 
-/* Advances both lists by `got` copied bytes. Returns the number of pieces that are complete by now. */
+/* Advances both iovec lists by `got` copied bytes. Returns the number of pieces that are completely copied by now. */
 static uint32_t
 advance_lists(struct iovec *there, struct iovec *here, size_t got)
 {
@@ -104,6 +104,6 @@ kvp_cma_readv(const kvp_cma_proc_t *proc, struct iovec *there, struct iovec *her
 void
 kvp_cma_allow(void)
 {
-    /* on failure: the kernel has no Yama, and then no permission is needed */
+    /* prctl fails if the kernel has no Yama; then copies between processes need no permission */
     if (prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0) != 0) kvp_log_debug("client", "PR_SET_PTRACER: %m");
 }

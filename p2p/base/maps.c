@@ -11,7 +11,7 @@ struct kvp_p2p_map {
     kvp_list_t link;
     uint32_t users; /* reference count; guarded by kvp_p2p_maps_t.lock */
     kvp_p2p_map_key_t key;
-    kvp_rseg_t *mem, *words; /* the peer's memory; its file of cells, which only the peer may write */
+    kvp_rseg_t *mem, *words; /* the peer's memory (mem); its file of cells, which only the peer may write (words) */
     const _Atomic uint64_t *cell;
 };
 
@@ -37,7 +37,7 @@ map_close(kvp_p2p_map_t *map)
     free(map);
 }
 
-/* Returns the mapping of the registration with a reference, or NULL. The caller holds the lock. */
+/* Returns the existing mapping of the registration `key`, with a reference, or NULL. The caller holds the lock. */
 static kvp_p2p_map_t *
 find_map(kvp_p2p_maps_t *maps, const kvp_p2p_map_key_t *key)
 {
@@ -141,7 +141,7 @@ kvp_p2p_map_addr(const kvp_p2p_map_t *map)
 bool
 kvp_p2p_map_is_live(const kvp_p2p_map_t *map)
 {
-    /* The copies before this call were fenced. This fence keeps the load of the cell after all of them. */
+    /* The caller fenced its copies. This fence orders the load of the cell after all those copies. */
     atomic_thread_fence(memory_order_seq_cst);
     return atomic_load(map->cell) == map->key.token;
 }

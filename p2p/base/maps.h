@@ -16,14 +16,14 @@ typedef struct kvp_p2p_map kvp_p2p_map_t;
 
 typedef struct {
     kvp_tp_t *shm; /* the transport for shared memory; borrowed */
-    pthread_mutex_t lock; /* a leaf: its holder takes no other lock; guards all fields below */
+    pthread_mutex_t lock; /* leaf lock: its holder takes no other lock; guards all fields below */
     kvp_list_t list;
     uint32_t n;
     uint64_t bytes;
 } kvp_p2p_maps_t;
 
-/* Identity of a registration. The token of the peer alone is not enough: another peer could state the same token, or
- * one peer could state it for two ranges, and the longer range would then use the mapping of the shorter one. */
+/* Identity of a peer's registration of memory. The peer's token alone is not enough: another peer could state the same
+ * token, or one peer could state it for two ranges, and the longer range would use the shorter one's mapping. */
 typedef struct {
     pid_t pid;
     uint64_t peer; /* incarnation of the peer's endpoint */

@@ -11,17 +11,17 @@
 
 typedef struct {
     kvp_tp_t *shm; /* the transport for shared memory; borrowed */
-    pthread_mutex_t making; /* held while `words` is created; taken before `lock` */
-    pthread_mutex_t lock; /* a leaf: its holder takes no other lock; guards all fields below */
+    pthread_mutex_t making; /* mutex, held while the file `words` is created; taken before `lock` */
+    pthread_mutex_t lock; /* leaf lock: its holder takes no other lock; guards all fields below */
     pthread_cond_t turn_over;
     kvp_list_t list;
-    kvp_mem_t words; /* the file of cells, one for each published piece; created with the first piece */
+    kvp_mem_t words; /* the file of cells, with one cell for each published piece; created with the first piece */
     kvp_mr_t *words_mr;
-    uint32_t next; /* index at which the search for a free cell begins */
+    uint32_t next; /* index of the cell at which the search for a free cell begins */
 } kvp_p2p_owns_t;
 
 void kvp_p2p_owns_init(kvp_p2p_owns_t *owns, kvp_tp_t *shm);
-/* kvp_p2p_owns_close clears every cell, so that later copies of peers do not count. kvp_p2p_owns_fini frees all
+/* kvp_p2p_owns_close clears every cell, which makes copies of peers that end later invalid. kvp_p2p_owns_fini frees all
  * memory. */
 void kvp_p2p_owns_close(kvp_p2p_owns_t *owns);
 void kvp_p2p_owns_fini(kvp_p2p_owns_t *owns);
@@ -47,9 +47,9 @@ const kvp_mem_t *kvp_p2p_own_mem(const kvp_p2p_own_t *own);
 bool kvp_p2p_owns_publish(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own, size_t len, uint64_t token);
 void kvp_p2p_owns_hide(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own);
 
-/* kvp_p2p_owns_revoke ends a publication, after the range was hidden and unregistered. The memory gets other pages,
- * so network adapters must have released the old pages. After OK no store of a peer reaches the memory; its contents
- * stay. NOMEM: some stores still may, until the memory is freed. */
+/* kvp_p2p_owns_revoke ends a publication, after the range was hidden and unregistered. The memory gets other pages, so
+ * network adapters must have released the old pages. After OK no store of a peer reaches the memory; its contents stay.
+ * NOMEM: a peer's stores may still reach the memory until it is freed. */
 kvp_err_t kvp_p2p_owns_revoke(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own) KVP_MUST_USE;
 
 /* kvp_p2p_owns_share returns what a peer needs to map the memory under the token: duplicates of the file descriptors of

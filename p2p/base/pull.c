@@ -10,8 +10,8 @@
 #include "common/clock.h"
 #include "common/thread.h"
 
-/* bytes of a slice: large compared with a system call, small compared with the work that all threads share at the
- * end */
+/* bytes that a thread copies at once (a slice): large compared with a system call, small compared with the work that
+ * all threads share at the end of a pull */
 #define SLICE_BYTES (256u << 10)
 #define SLICE_PIECES 128u
 
@@ -23,7 +23,7 @@ typedef struct {
     kvp_err_t err[SLICE_PIECES];
 } slice_t;
 
-/* ---- functions that are called with the lock */
+/* ---- functions whose callers hold the pullers' lock */
 static void
 skip_failed(kvp_p2p_pull_t *pull)
 {
@@ -110,7 +110,7 @@ copy_slice(kvp_p2p_ranges_t *ranges, const kvp_cma_proc_t *proc, slice_t *slice)
         kvp_err_t err = kvp_cma_readv(proc, there + i, here + i, n - i, &done_n);
 
         if (err == KVP_OK) break;
-        if (done_n == n - i) done_n--; /* the process ended after the copy: one piece with the error is enough */
+        if (done_n == n - i) done_n--; /* all pieces were copied, then the process ended: fail only the last piece */
         slice->err[from[i + done_n]] = err;
     }
     for (uint32_t i = 0; i < held_n; i++)
@@ -154,7 +154,7 @@ puller_main(void *arg)
 
         kvp_list_del(&pull->link);
         kvp_list_add_tail(&pullers->queue, &pull->link);
-        /* the owner may free the pull as soon as it is over and the lock is free */
+        /* the owner may free the pull as soon as the pull is over and the lock is free */
         if (do_slice(pullers, pull) != KVP_P2P_PULL_OVER) continue;
         if (pull->wake_fd >= 0)
             kvp_wake(pull->wake_fd);
@@ -199,7 +199,7 @@ kvp_p2p_pullers_fini(kvp_p2p_pullers_t *pullers)
     pthread_mutex_destroy(&pullers->lock);
 }
 
-/* Wakes or starts one thread for each slice after the owner's first: first sleeping threads, then new ones. */
+/* Wakes or starts one thread for each slice of a new pull after the owner's first: first sleeping threads, then new. */
 static void
 call_threads(kvp_p2p_pullers_t *pullers, uint64_t slices_n)
 {

@@ -64,7 +64,7 @@ upper_bound(const kvp_p2p_ranges_t *ranges, uint64_t addr)
     return lo;
 }
 
-/* Returns the range with the token that contains all the bytes, or NULL. token 0 means any. The caller holds the
+/* Returns the range that contains all the bytes and has the token (0 = any token), or NULL. The caller holds the
  * lock. */
 static const kvp_p2p_range_t *
 find_range(const kvp_p2p_ranges_t *ranges, uint64_t addr, uint64_t len, uint64_t token)
@@ -178,7 +178,7 @@ kvp_p2p_ranges_del_all(kvp_p2p_ranges_t *ranges, const void *addr, size_t len)
 
         base = NULL;
         pthread_mutex_lock(&ranges->lock);
-        at = upper_bound(ranges, start + len - 1); /* of the ranges that begin before the end, the last one ends last */
+        at = upper_bound(ranges, start + len - 1); /* the last range that begins before addr + len also ends last */
         if (at > 0 && (uintptr_t)ranges->sorted[at - 1].base + ranges->sorted[at - 1].len > start)
             base = ranges->sorted[at - 1].base;
         pthread_mutex_unlock(&ranges->lock);
@@ -358,7 +358,7 @@ hold_piece(kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor, const kvpool_p2p
         bool is_new;
         kvp_reg_t *reg;
 
-        /* a piece with device memory must lie in one range, because no processor could move the rest */
+        /* device memory must lie in one range, because the processor cannot copy the rest of the piece */
         if (range->is_device && find_range(ranges, start, op->len, 0) != range) return KVP_NOT_REGISTERED;
         if (is_within && (uintptr_t)range->base > covered) return KVP_NOT_REGISTERED;
         covered = (uintptr_t)range->base + range->len;

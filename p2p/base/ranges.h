@@ -15,20 +15,20 @@ typedef struct {
     /* the memory is a bounce buffer of the library; the answer to a peer that asks for the range with the lowest
      * address is never a bounce buffer */
     bool is_bounce;
-    bool is_device; /* device memory: reached only through a bounce buffer, and by no transport */
-    kvp_mr_t *mr; /* registration with the transport; NULL for device memory */
-    kvp_mr_t *rdma_mr; /* registration with RDMA; NULL = RDMA does not reach the range */
+    bool is_device; /* device memory: peers reach it only through a bounce buffer, no transport does */
+    kvp_mr_t *mr; /* registration with the TCP transport; NULL for device memory */
+    kvp_mr_t *rdma_mr; /* registration with the RDMA transport; NULL = RDMA does not reach the range */
 } kvp_p2p_range_t;
 
 typedef struct {
     kvp_tp_t *tp; /* the TCP transport; borrowed; lives longer than this struct */
     kvp_tp_t *rdma; /* the RDMA transport; NULL = none */
     bool needs_rdma; /* memory that RDMA cannot register is refused */
-    /* incarnation for RDMA's keys to write. All peers have the same, since a peer that knows a range may write it. It
-     * is never sent */
+    /* incarnation number in all RDMA keys that allow writing. All peers get the same number, because a peer that knows
+     * a range may write it. The number itself is never sent */
     uint64_t writers;
-    kvp_regs_t regs; /* the same ranges, with reference counts that delay unregistering */
-    pthread_mutex_t lock; /* the lock of `regs` is the only lock that its holder takes */
+    kvp_regs_t regs; /* the ranges of `sorted`, with reference counts that delay unregistering */
+    pthread_mutex_t lock; /* a thread that holds this lock takes no other lock than the one of `regs` */
     _Atomic bool has_had_devices; /* device memory was registered at some time */
     kvp_p2p_range_t *sorted; /* the ranges, sorted by address, never overlapping; guarded by lock */
     size_t n;
@@ -56,21 +56,21 @@ kvp_err_t kvp_p2p_ranges_del(kvp_p2p_ranges_t *ranges, void *addr) KVP_MUST_USE;
 void kvp_p2p_ranges_del_all(kvp_p2p_ranges_t *ranges, const void *addr, size_t len);
 
 /* kvp_p2p_ranges_find returns the range that contains the place `at`. NOT_REGISTERED: no range, a range that ends
- * earlier, or another token. NOMEM. NOTSUP: RDMA does not reach the range, or only a bounce buffer does and the peer
- * did not ask for one. */
+ * earlier, or another token. NOMEM. NOTSUP: RDMA does not reach the range, or only a bounce buffer reaches it and the
+ * peer did not ask for a bounce buffer. */
 kvp_err_t kvp_p2p_ranges_find(kvp_p2p_ranges_t *ranges, const kvp_peer_find_t *find, const kvp_peer_at_t *at,
                               uint64_t incarnation, kvp_peer_range_t *range_out) KVP_MUST_USE;
 
 /* kvp_p2p_ranges_device returns true and the device of some range, or false if no range is device memory. */
 bool kvp_p2p_ranges_device(kvp_p2p_ranges_t *ranges, kvp_devmem_t *mem_out);
 
-/* kvp_p2p_ranges_hold keeps the range that contains `at` registered until kvp_p2p_ranges_rele, for a short time.
- * NULL: the bytes are not all in one range with the token and the kind of memory (device or host). */
+/* kvp_p2p_ranges_hold keeps the range that contains `at` registered until kvp_p2p_ranges_rele, for a short time. NULL:
+ * no range has the token of `at`, the asked kind of memory (device or host) and all bytes of `at`. */
 kvp_reg_t *kvp_p2p_ranges_hold(kvp_p2p_ranges_t *ranges, const kvp_peer_at_t *at, bool is_device);
 void kvp_p2p_ranges_rele(kvp_p2p_ranges_t *ranges, kvp_reg_t *reg);
 
-/* The same for many pieces: kvp_p2p_ranges_begin, then hold_next for each piece, then kvp_p2p_ranges_end, without
- * blocking in between. Each hold_next that sets *is_new_out needs one kvp_p2p_ranges_rele. */
+/* Holding the ranges of many pieces: kvp_p2p_ranges_begin, then kvp_p2p_ranges_hold_next for each piece, then
+ * kvp_p2p_ranges_end, without blocking in between. Each *is_new_out that is true needs one kvp_p2p_ranges_rele. */
 void kvp_p2p_ranges_begin(kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor);
 kvp_reg_t *kvp_p2p_ranges_hold_next(kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor, const kvp_peer_at_t *at,
                                     bool is_device, bool *is_new_out);

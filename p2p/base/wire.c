@@ -105,7 +105,7 @@ is_frame(const kvp_frame_t *frame, uint8_t opcode, uint8_t flags)
     return frame->hdr.opcode == opcode && frame->hdr.flags == flags;
 }
 
-/* Decodes the process of a peer. A process that may be read has a nonce; without a nonce *proc_out is zeroed. */
+/* Decodes the description of a peer's process. No nonce: the process must not be read, and *proc_out is zeroed. */
 static kvp_err_t
 take_proc(uint64_t nonce_at, const ProtobufCBinaryData *nonce, kvp_peer_proc_t *proc_out)
 {
@@ -139,7 +139,7 @@ kvp_peer_hello_decode(const kvp_frame_t *frame, kvp_peer_hello_t *hello_out)
     return err;
 }
 
-/* Returns the tail of the frame if it is exactly n records and n is in the limits; else NULL. */
+/* Returns the frame's tail if it is exactly n records and n is from 1 to KVP_PEER_BATCH_MAX; else NULL. */
 static const void *
 take_records(const kvp_frame_t *frame, uint32_t n, size_t record_bytes)
 {
@@ -208,7 +208,7 @@ kvp_peer_cut_decode(const kvp_frame_t *frame, const uint64_t **conns_out, uint32
     kvp_pb_free(&pb, msg);
     if (conns == NULL) return KVP_PROTO;
     for (uint32_t i = 0; i < *n_out; i++)
-        if (conns[i] == 0) return KVP_PROTO; /* 0 would mean all connections that have not sent their number */
+        if (conns[i] == 0) return KVP_PROTO; /* 0 would name all connections that have not sent their number */
     *conns_out = conns;
     return KVP_OK;
 }
@@ -320,7 +320,7 @@ kvp_peer_reply_encode(kvp_buf_t *out, uint8_t opcode, uint64_t request_id, kvp_e
     kvp_pb_frame(out, opcode, KVP_FRAME_REPLY, request_id, &msg, records, n * record_bytes);
 }
 
-/* Converts the error of a peer: PROTO for a number that is no error, and for EAGAIN, which has another meaning here. */
+/* Converts the error number of a peer: PROTO for a number that is no error, and for EAGAIN, which no peer may send. */
 static kvp_err_t
 take_err(int32_t err)
 {

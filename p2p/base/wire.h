@@ -13,13 +13,13 @@
 #define KVP_PEER_NONCE_BYTES 16u
 #define KVP_PEER_UNIX_MAX 64u
 #define KVP_PEER_UNIX_PREFIX "@kvpool-peer-" /* followed by 16 hex digits: see common/hostid.c */
-#define KVP_PEER_REQUEST_MAX (64u << 10) /* most bytes of a frame with a request */
-#define KVP_PEER_REPLY_MAX (160u << 10) /* most bytes of a frame with an answer */
+#define KVP_PEER_REQUEST_MAX (64u << 10) /* most bytes of a request's frame, header included */
+#define KVP_PEER_REPLY_MAX (160u << 10) /* most bytes of an answer's frame, header included */
 
 /* A process that may be read: its nonce, and the nonce's address. The value at the address shows that the right
  * process was read, because a message cannot prove which process sent it. */
 typedef struct {
-    bool is_told; /* the other fields are valid; false = the process must not be read */
+    bool is_told; /* true: the process may be read, and the other fields are valid */
     uint64_t nonce_at;
     uint8_t nonce[KVP_PEER_NONCE_BYTES];
 } kvp_peer_proc_t;
@@ -40,7 +40,7 @@ typedef struct {
     char unix_path[KVP_PEER_UNIX_MAX]; /* the peer's Unix socket; empty = none */
     kvp_peer_proc_t proc;
     bool can_pull;
-    uint16_t rdma_port; /* port for RDMA; 0 = not reachable by RDMA */
+    uint16_t rdma_port; /* port of the peer's RDMA listener; 0 = the peer has no RDMA */
 } kvp_peer_hello_reply_t;
 
 /* A message from a peer's application, in one allocation. */
@@ -84,20 +84,20 @@ kvp_err_t kvp_peer_stage_decode(const kvp_frame_t *frame, bool *is_return_out) K
 /* kvp_peer_note_decode may also return NOMEM. The caller frees *note_out. */
 kvp_err_t kvp_peer_note_decode(const kvp_frame_t *frame, kvp_peer_note_t **note_out) KVP_MUST_USE;
 
-/* Encoders of answers. records may be NULL with n 0: a refusal of the whole request, or an answer without records. */
+/* Encoders of answers. records may be NULL if n is 0: in a refusal of the request, or in an answer without records. */
 void kvp_peer_hello_reply_encode(kvp_buf_t *out, uint64_t request_id, const kvp_peer_hello_reply_t *reply);
 void kvp_peer_reply_encode(kvp_buf_t *out, uint8_t opcode, uint64_t request_id, kvp_err_t err, const char *detail,
                            const void *records, uint32_t n, size_t record_bytes);
 
 /* Decodes the answer to a hello. If the peer refuses, the decoder returns OK and reply_out->err is the peer's error. */
 kvp_err_t kvp_peer_hello_reply_decode(const kvp_frame_t *frame, kvp_peer_hello_reply_t *reply_out) KVP_MUST_USE;
-/* kvp_peer_reply_decode decodes an answer with n records; PROTO for any other number. If the peer refused, it returns
- * the peer's error. */
+/* kvp_peer_reply_decode decodes an answer with n records (else PROTO), or returns the error of the peer's refusal. */
 kvp_err_t kvp_peer_reply_decode(const kvp_frame_t *frame, uint8_t opcode, uint32_t n, size_t record_bytes,
                                 const void **records_out) KVP_MUST_USE;
 
-/* kvp_peer_range_check returns OK if the range is valid, contains at->len bytes at at->addr, and has a possible token
- * and key; else PROTO. An empty key means device memory. */
+/* kvp_peer_range_check checks the range with which a peer answered the question for the place `at`. Returns the peer's
+ * error, if any; PROTO if the range, token or key is impossible, or the range does not contain at->len bytes at
+ * at->addr; else OK. A range with an empty key is device memory. */
 kvp_err_t kvp_peer_range_check(const kvp_peer_range_t *range, const kvp_peer_at_t *at) KVP_MUST_USE;
 
 #endif

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 /* ---- bounce buffers that peers use */
-#define TURN_BYTES (1u << 20) /* bytes that are copied before the ranges are released */
+#define TURN_BYTES (1u << 20) /* bytes copied between bounce buffer and device memory until the ranges are released */
 #define TURN_PIECES 64u
 
 static void
@@ -50,7 +50,7 @@ bounce_create(kvp_p2p_shared_t *shared, kvp_p2p_bounce_t **bounce_out)
     err = kvp_bounce_take(&shared->bounces, &mem, kvp_now_ns(), &bounce->bounce);
     if (err == KVP_OK) {
         memset(kvp_bounce_part(bounce->bounce, 0), 0,
-               KVP_BOUNCE_PART_BYTES); /* another peer's bytes may be left in the buffer */
+               KVP_BOUNCE_PART_BYTES); /* clear bytes that another peer may have left in the bounce buffer */
         err = kvp_p2p_ranges_add(shared->conf.ranges, kvp_bounce_part(bounce->bounce, 0), KVP_BOUNCE_PART_BYTES,
                                  bounce->token, true);
         if (err != KVP_OK) kvp_bounce_rele(&shared->bounces, bounce->bounce);
@@ -73,7 +73,7 @@ take_bounce(kvp_p2p_shared_t *shared, kvp_p2p_bounce_t **bounce_out)
     return KVP_OK;
 }
 
-/* With needs_tokens a returned buffer is destroyed, so that no peer has the key of a buffer that another peer uses. */
+/* Takes a peer's bounce buffer back. If peers need tokens, the buffer is destroyed, as this peer still has its key. */
 void
 kvp_p2p_bounce_give(kvp_p2p_shared_t *shared, kvp_p2p_bounce_t *bounce, bool is_quiet)
 {
@@ -281,7 +281,7 @@ on_stage(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *fram
 
     if (err != KVP_OK) return err;
     if (is_return && conn->bounce != NULL) {
-        /* the peer confirms that no transfer uses the buffer */
+        /* the peer that returns its bounce buffer confirms that no transfer uses the buffer */
         kvp_p2p_bounce_give(shared, conn->bounce, true);
         conn->bounce = NULL;
     }
@@ -348,7 +348,7 @@ on_move(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame
     kvp_err_t err = kvp_peer_moves_decode(frame, &moves);
 
     if (err != KVP_OK) return err;
-    /* A PULL asks this endpoint to read the peer's memory, which needs conn->proc: without it can_pull was false. */
+    /* PULL asks us to read the peer's memory. Without conn->proc our Hello denied can_pull: then PULL is an error. */
     if (moves.kind == KVP_PEER_PULL && conn->proc.fd < 0) return KVP_PROTO;
     if (is_bounced(moves.kind) && (conn->bounce == NULL || !kvp_p2p_bounce_takes(&moves))) return KVP_PROTO;
     *job = (kvp_p2p_job_t){.request_id = frame->hdr.request_id, .kind = moves.kind, .n = moves.n};

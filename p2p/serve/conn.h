@@ -19,34 +19,34 @@ typedef struct {
     uint64_t token;
 } kvp_p2p_bounce_t;
 
-/* kvp_p2p_bounce_takes returns true if the pieces of the move lie in the bounce buffer. */
+/* kvp_p2p_bounce_takes returns true if each piece of the move lies within the peer's bounce buffer. */
 bool kvp_p2p_bounce_takes(const kvp_peer_moves_t *moves);
 
-/* A PEER_MOVE request that is being carried out, slice by slice. The pullers' threads help with a pull; the loop does
- * everything else. */
+/* A PEER_MOVE request that is being carried out, slice by slice. The pullers' threads help with a pull; the server's
+ * loop does everything else. */
 typedef struct {
     uint64_t request_id;
     kvp_peer_move_t kind;
-    uint32_t n, at; /* number of pieces, and index of the current piece; `at` is not used by a pull */
+    uint32_t n, at; /* the job's number of pieces, and the index of its current piece; `at` is not used by a pull */
     uint64_t off; /* offset in the current piece */
     kvp_peer_piece_t *pieces; /* the pieces of the request; NULL = no job */
     kvp_peer_moved_t *moved;
     kvp_sum_state_t *sum;
     kvp_p2p_pull_t pull;
-    bool is_waiting; /* threads work on slices of the pull; wake_fd is signalled at the end */
+    bool is_waiting; /* other threads copy the last slices of the pull; the last thread signals wake_fd */
 } kvp_p2p_job_t;
 
 typedef enum {
     KVP_P2P_CONN_RAW, /* a TCP connection whose first bytes were not read yet */
     KVP_P2P_CONN_CONTROL,
-    KVP_P2P_CONN_REFUSED, /* refused; stays open until the peer closes it */
+    KVP_P2P_CONN_REFUSED, /* the connection was refused, and stays open until the peer closes it */
     KVP_P2P_CONN_CLOSED, /* closed, in the server's list `dead` */
 } kvp_p2p_conn_state_t;
 
 typedef struct {
-    kvp_list_t link; /* entry in the server's list `conns` or `dead` */
-    kvp_list_t on_jobs; /* entry in the server's list `jobs` or `waiting` */
-    kvp_list_t on_hellos; /* entry in the server's list `hellos`, the oldest first, until Hello has arrived */
+    kvp_list_t link; /* the connection's entry in the server's list `conns` or `dead` */
+    kvp_list_t on_jobs; /* the connection's entry in the server's list `jobs` or `waiting` */
+    kvp_list_t on_hellos; /* the connection's entry in the server's list `hellos`, oldest first, until Hello arrives */
     kvp_framed_t io;
     uint64_t since_ns;
     uint64_t incarnation; /* incarnation of the peer's endpoint; 0 = no Hello yet */
@@ -65,14 +65,14 @@ typedef struct {
     int wake_fd; /* the loop's eventfd */
     kvp_bounces_t bounces; /* memory of the bounce buffers that peers use */
     kvp_list_t idle_bounces; /* registered bounce buffers that no peer has */
-    pthread_mutex_t notes_lock; /* a leaf: its holder takes no other lock */
+    pthread_mutex_t notes_lock; /* leaf lock: its holder takes no other lock */
     kvp_list_t notes; /* received messages of applications; notes_lock guards notes and notes_n */
     uint32_t notes_n;
 } kvp_p2p_shared_t;
 
-/* kvp_p2p_bounce_give takes a bounce buffer back. is_quiet: no byte of its peer can reach the buffer any more.
- * Otherwise the buffer is unregistered first, which waits for such bytes. kvp_p2p_bounces_fini frees the buffers; every
- * one was given back. */
+/* kvp_p2p_bounce_give takes a bounce buffer back from a peer. is_quiet: no byte from this peer can reach the buffer any
+ * more. Otherwise the buffer is unregistered first, which waits for such bytes. kvp_p2p_bounces_fini frees the idle
+ * buffers; the peers have given back all others. */
 void kvp_p2p_bounce_give(kvp_p2p_shared_t *shared, kvp_p2p_bounce_t *bounce, bool is_quiet);
 void kvp_p2p_bounces_fini(kvp_p2p_shared_t *shared);
 

@@ -35,8 +35,8 @@ typedef struct {
 
 struct kvp_p2p_server {
     kvp_p2p_shared_t shared;
-    int tcp_fd, unix_fd; /* unix_fd -1: no copies between this process and others */
-    kvp_epoll_t epoll; /* tags: a connection, &tcp_fd, &unix_fd, and the server itself for a watched descriptor */
+    int tcp_fd, unix_fd; /* listening sockets; unix_fd -1: this process and its peers do not copy between processes */
+    kvp_epoll_t epoll; /* epoll tags: a connection, &tcp_fd, &unix_fd, or the server itself for a watched descriptor */
     _Atomic bool is_stopping;
     bool has_thread;
     pthread_t thread;
@@ -216,8 +216,8 @@ answer_frame(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn)
     return true;
 }
 
-/* Sets the awaited events of a connection: writable if an answer is queued, else readable; during a job only the
- * peer's close. */
+/* Sets the epoll events of a connection: writable if an answer is queued, else readable; during a job only the peer's
+ * close. */
 static void
 rearm_conn(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn)
 {
@@ -309,7 +309,7 @@ run_turn(kvp_p2p_server_t *server)
     kvp_ignore(kvp_epoll_wait(&server->epoll, timeout_ms), "what is due is seen to all the same");
     if (server->is_paused && rewatch_listeners(server, EPOLLIN) == KVP_OK) server->is_paused = false;
     while ((tag = kvp_epoll_next(&server->epoll, &events)) != NULL) {
-        if (tag == &server->epoll) /* threads have finished slices that jobs wait for */
+        if (tag == &server->epoll) /* pullers' threads have copied slices for which jobs wait */
             kvp_list_splice(&server->waiting, &server->jobs);
         else if (tag == server)
             server->shared.conf.watched(server->shared.conf.watched_arg);
@@ -454,7 +454,7 @@ kvp_p2p_server_stop(kvp_p2p_server_t *server)
         for (uint32_t i = 0; i < server->lanes_n; i++)
             pthread_join(server->lanes[i].thread, NULL);
     }
-    kvp_p2p_pullers_stop(server->shared.conf.pullers); /* no other part of the endpoint pulls any more */
+    kvp_p2p_pullers_stop(server->shared.conf.pullers); /* the last users of the pullers' threads have ended */
     while (!kvp_list_is_empty(&server->conns))
         conn_close(server, kvp_list_first(&server->conns, kvp_p2p_conn_t, link));
     free_dead(server);

@@ -19,7 +19,7 @@ typedef struct kvp_p2p_server kvp_p2p_server_t;
 
 typedef struct {
     kvp_hostport_t listen;
-    kvp_p2p_ranges_t *ranges; /* borrowed until stop, like all pointers in this struct */
+    kvp_p2p_ranges_t *ranges; /* borrowed until kvp_p2p_server_stop, like all pointers in this struct */
     kvp_p2p_owns_t *owns;
     kvp_p2p_pullers_t *pullers;
     void (*watched)(void *arg); /* called by the control thread when a watched descriptor is readable */
@@ -27,9 +27,9 @@ typedef struct {
     kvp_tp_t *tp;
     kvp_tp_t *rdma; /* the RDMA transport; NULL = none */
     uint16_t rdma_port; /* port of the RDMA listener; 0 if rdma is NULL */
-    /* our answer to Hello; without proc, peers and we do not read each other's memory */
+    /* our answer to a peer's Hello; without proc in it, this process and the peers do not read each other's memory */
     const kvp_peer_hello_t *me;
-    bool needs_tokens; /* a peer finds a range only by its token */
+    bool needs_tokens; /* a peer must know the token of a range to find the range */
 } kvp_p2p_server_conf_t;
 
 /* kvp_p2p_server_start starts the listener and the threads. Errors: SYS (also an address in use), INVALID, NOMEM.

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define QUESTIONS_MAX 4096u
-#define LOOKUPS_MAX 64u /* the most messages of one question, of KVPOOL_BATCH_MAX keys each */
+#define LOOKUPS_MAX 64u /* the most messages of one question, each with up to KVPOOL_BATCH_MAX keys */
 #define PARTS_MAX 64
 
 /* A part of a question: n keys with a common prefix. A key is the prefix, then a hash in hexadecimal digits. */
@@ -24,11 +24,11 @@ typedef struct {
     uint8_t *hashes; /* owned: n hashes of hash_len bytes */
 } part_t;
 
-/* A question. After ask() the asker's thread alone uses it, until is_over is set; after that, the caller. */
+/* A question: which keys are in the pool? From ask() until is_over only the asker's thread uses it, then the caller. */
 typedef struct question {
     struct question *next;
     uint64_t number;
-    part_t *parts; /* owned; the keys are the first of each part, then the second of each part, and so on */
+    part_t *parts; /* owned; order of the keys: the first key of each part, then the second of each, and so on */
     int parts_n;
     size_t keys_n;
     bool is_prefix, is_over, is_dropped;
@@ -45,7 +45,7 @@ typedef struct question {
 typedef struct {
     PyObject_HEAD kvpy_pool_t *owner; /* the handle that is asked */
     pthread_t thread;
-    pid_t pid; /* the process of the thread: a forked child has none */
+    pid_t pid; /* id of the process with the asker's thread; a forked child lacks the thread */
     bool has_thread;
     pthread_mutex_t lock; /* guards the fields below, and is_over and is_dropped of all questions */
     pthread_cond_t changed;
@@ -96,8 +96,8 @@ kvpy_hex(const uint8_t *bytes, size_t n, char *text)
     return 2 * n;
 }
 
-/* Makes up to `most` keys, from the position (key *row of part *part) on, advances the position, and returns the number
- * of keys. text has room for the keys. */
+/* Makes up to `most` keys, from key *row of part *part on, and moves this position past them. Returns the number of
+ * keys. text has room for the keys. */
 static size_t
 make_keys(const question_t *q, size_t most, size_t *row, int *part, kvpool_key_t *keys, char *text)
 {
@@ -118,7 +118,7 @@ make_keys(const question_t *q, size_t most, size_t *row, int *part, kvpool_key_t
             keys[n].len = (size_t)(text - (const char *)keys[n].data);
             n++;
         }
-        if (*part < q->parts_n) break; /* keys is full within a row: the next call continues here */
+        if (*part < q->parts_n) break; /* `keys` is full within a row: the next call continues with this part */
     }
     return n;
 }
@@ -135,7 +135,7 @@ longest_key(const question_t *q)
     return longest;
 }
 
-/* Asks the pool, with one message for each KVPOOL_BATCH_MAX keys. */
+/* Looks up the keys of the question in the pool, with one message for each KVPOOL_BATCH_MAX keys. */
 static void
 look_up(kvpool_t *pool, question_t *q)
 {
@@ -371,8 +371,8 @@ take_parts(PyObject *list, question_t *q)
     return q->present != NULL;
 }
 
-/* ask(number, parts, is_prefix, ttl_ms, deadline_ms, flags, epoch) -> bool: the question was queued. False: full or
- * closed. parts: a sequence of (prefix: bytes, hashes: sequence of bytes). number: the caller's, for take and drop. */
+/* ask(number, parts, is_prefix, ttl_ms, deadline_ms, flags, epoch) -> bool. False: queue full, or asker closed. parts:
+ * a sequence of (prefix: bytes, hashes: sequence of bytes). number: chosen by the caller for take and drop. */
 static PyObject *
 asker_ask(asker_t *self, PyObject *args)
 {
@@ -390,7 +390,7 @@ asker_ask(asker_t *self, PyObject *args)
         return NULL;
     }
     q->is_prefix = is_prefix != 0;
-    if (self->pid != getpid()) { /* a forked child, which may lack the thread that has the lock */
+    if (self->pid != getpid()) { /* in a forked child the thread that holds the lock may not exist */
         free_question(q);
         Py_RETURN_FALSE;
     }

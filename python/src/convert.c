@@ -22,7 +22,7 @@ kvpy_type_error(const char *what, const char *wanted, PyObject *obj)
 PyObject *
 kvpy_tuple(PyObject *obj, const char *why)
 {
-    PyObject *fast = PySequence_Fast(obj, why); /* a list or tuple, which other code may have and change */
+    PyObject *fast = PySequence_Fast(obj, why); /* may be the caller's list, which other code can change: copy it */
     PyObject *tuple = fast != NULL ? PySequence_Tuple(fast) : NULL;
 
     Py_XDECREF(fast);
@@ -168,7 +168,7 @@ freeze_list(PyObject *obj, const char *what, Py_ssize_t *pieces_out)
     return outer;
 }
 
-/* Converts one piece of an item. size NULL: addr is an object with memory. */
+/* Converts address and size of one piece of an item. size NULL: addr is a Python object whose memory is the piece. */
 static bool
 take_piece(kvpy_items_t *it, PyObject *addr, PyObject *size, bool is_written, kvpool_iov_t *piece)
 {

@@ -11,7 +11,7 @@
 
 #include <stdbool.h>
 
-/* Python 3.9 does not have these flags: there a program can change the types, and make a View without bytes. */
+/* Python 3.9 lacks two type flags: there a program can change this module's types, and make a View without bytes. */
 #ifndef Py_TPFLAGS_IMMUTABLETYPE
 #define Py_TPFLAGS_IMMUTABLETYPE 0
 #define Py_TPFLAGS_DISALLOW_INSTANTIATION 0
@@ -24,7 +24,7 @@ typedef struct {
     PyObject_HEAD kvpool_t *pool; /* the library's handle; NULL = never opened */
     bool is_dropin; /* errors are returned as the codes of the drop-in API (mooncake) */
     uint32_t deadline_ms; /* deadline of a call that gives none; 0 = the library's default */
-    size_t guess; /* length of the value that the last get returned */
+    size_t guess; /* length of the last value from get: the guess for the length of the next value */
     bool is_closing;
     Py_ssize_t exports_n; /* number of buffers that views export */
     /* called with name and text of an error that the drop-in API reports as INVALID; NULL = none */
@@ -55,7 +55,7 @@ int kvpy_lookup_err(const kvpy_pool_t *self, int err);
 /* kvpy_check returns true if the handle was opened, else false with an exception set. */
 bool kvpy_check(const kvpy_pool_t *self);
 
-/* kvpy_view returns a View, or an error number as an int; NULL with an exception set. */
+/* kvpy_view returns a View of the key's object, or an error number as an int; NULL with an exception set. */
 PyObject *kvpy_view(kvpy_pool_t *self, const kvpool_key_t *key, const kvpool_opts_t *opts);
 
 /* The remaining time of one Python call that calls the library more than once (budget.c). */
@@ -75,7 +75,7 @@ int kvpy_put_one(const kvpy_pool_t *self, const kvpool_key_t *key, const void *v
                  const kvpool_opts_t *opts);
 int kvpy_put_items(const kvpy_pool_t *self, kvpool_item_t *items, size_t n, const kvpool_opts_t *opts, int *results);
 
-/* The methods of the type for batches, METH_FASTCALL (pool_batch.c). */
+/* The methods of the pool type for batches of keys, METH_FASTCALL (pool_batch.c). */
 PyObject *kvpy_batch_put(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n);
 PyObject *kvpy_batch_get(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n);
 PyObject *kvpy_batch_is_exist(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n);
@@ -88,7 +88,7 @@ PyObject *kvpy_lookup_release(kvpy_pool_t *self, PyObject *const *args, Py_ssize
 /* Lists keys (pool_list.c), METH_VARARGS. */
 PyObject *kvpy_list(kvpy_pool_t *self, PyObject *args);
 
-/* Copy within this process (pool_copy.c): METH_FASTCALL and METH_VARARGS. */
+/* Methods in pool_copy.c: kvpy_copy_ranges is METH_FASTCALL, kvpy_put_parts is METH_VARARGS. */
 PyObject *kvpy_copy_ranges(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n);
 PyObject *kvpy_put_parts(kvpy_pool_t *self, PyObject *args);
 

@@ -13,8 +13,8 @@
 #include <time.h>
 
 #define PIECES_MAX 1024
-#define SLICE_SHARE 8.0 /* a slice takes at most 1/8 of the time left, at the rate of the thread's last slice */
-#define SLICE_FIRST_BYTES (1u << 20) /* bytes of a slice while no rate is known */
+#define SLICE_SHARE 8.0 /* a thread's next slice of blocks takes at most 1/8 of the time left, at its last rate */
+#define SLICE_FIRST_BYTES (1u << 20) /* bytes of a slice of blocks while no transfer rate is known */
 #define SLICE_MAX_BYTES (32u << 20)
 #define PUT_ITEMS_MAX 256u
 #define DEADLINE_MAX_S 3600.0
@@ -39,7 +39,7 @@ typedef struct {
     bool has_lineages;
     uint64_t parent; /* the lineage's `sequence` of the block before the job's first block */
     uint32_t depth;
-    int *results; /* for each block 0, or an error; CANCELLED = not tried */
+    int *results; /* result of each block: 0 or an error; CANCELLED = the block was not tried */
     pthread_mutex_t lock; /* guards the fields below */
     size_t next; /* the first block that no slice has */
     size_t good_to; /* the first block that failed, or n */
@@ -132,8 +132,8 @@ batch_fill(const job_t *self, size_t first, size_t n, batch_t *b)
 }
 
 /* ---- getting */
-/* Takes the next slice for a thread: at most `most` blocks. Returns their number; 0 = no block is left, the job was
- * stopped, or with ends_at_failure a block has failed. */
+/* Takes the next slice of blocks for a thread: at most `most` blocks. Returns their number; 0 = no block is left, the
+ * job was stopped, or with ends_at_failure a block has failed. */
 static size_t
 take_slice(job_t *self, size_t most, bool ends_at_failure, size_t *first_out)
 {
@@ -174,7 +174,7 @@ slice_blocks(const job_t *self, double rate, double left_s)
     return blocks > 0 ? blocks : 1;
 }
 
-/* When a load ends: patience_s after its begin, later by each arrived block, max_s at most (kvpool/vllm/cost.py). */
+/* The end of a load: patience_s after its begin, later by each arrived block, max_s at most (kvpool/vllm/cost.py). */
 typedef struct {
     double begin_s, patience_s, block_s, growth_s, max_s;
 } term_t;
@@ -191,7 +191,7 @@ end_of(job_t *self, const term_t *term)
     return term->begin_s + (s < term->max_s ? s : term->max_s);
 }
 
-/* Gets one slice. Returns the bytes that arrived. */
+/* Gets the blocks of one slice from the pool. Returns the number of bytes that arrived. */
 static uint64_t
 get_slice(job_t *self, size_t first, size_t n, batch_t *b, kvpool_opts_t *opts, int *err_out)
 {
@@ -212,7 +212,7 @@ get_slice(job_t *self, size_t first, size_t n, batch_t *b, kvpool_opts_t *opts, 
     return arrived * self->block_bytes;
 }
 
-/* Gets slices until nothing is left or the time is over. *bytes_out counts the bytes that arrived. */
+/* Gets slices of blocks until no block is left or the time is over. *bytes_out is the number of bytes that arrived. */
 static int
 get_slices(job_t *self, const term_t *term, double rate, bool ends_at_failure, kvpool_opts_t *opts, uint64_t *bytes_out)
 {
@@ -290,7 +290,7 @@ put_all(job_t *self, kvpool_opts_t *opts, double end_s)
     return err;
 }
 
-/* put(end_s, flags, epoch) -> (error number, seconds). end_s: the end of the call, by CLOCK_MONOTONIC. */
+/* put(end_s, flags, epoch) -> (error number, seconds): puts the blocks. end_s: the call's end, by CLOCK_MONOTONIC. */
 static PyObject *
 job_put(job_t *self, PyObject *args)
 {

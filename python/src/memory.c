@@ -40,7 +40,7 @@ typedef struct {
 #define DL_READ_ONLY 1u
 #define DL_IS_COPIED 2u
 
-/* type code of elements that are handles of the producer */
+/* DLPack's type code of elements that are handles, with a meaning only for the producer of the tensor */
 #define DL_OPAQUE 3u
 
 /* DLPack's device types whose data is an address that this process, or CUDA in this process, can use. The data of any

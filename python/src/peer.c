@@ -79,7 +79,7 @@ peer_close(peer_t *self, PyObject *Py_UNUSED(args))
     return PyLong_FromLong(err);
 }
 
-/* port() -> the port for peers; 0 before open */
+/* port() -> the port at which peers reach this endpoint; 0 before open */
 static PyObject *
 peer_port(peer_t *self, PyObject *Py_UNUSED(args))
 {
@@ -237,7 +237,7 @@ peer_transfer(peer_t *self, PyObject *args)
     return PyLong_FromLong(err);
 }
 
-/* submit(the arguments of transfer) -> (0 or an error number, id) */
+/* submit(the arguments of transfer) -> (0 or an error number, id of the submitted transfer) */
 static PyObject *
 peer_submit(peer_t *self, PyObject *args)
 {
@@ -269,7 +269,7 @@ peer_poll(peer_t *self, PyObject *args)
 }
 
 /* ---- questions, notifications and statistics */
-/* first_range(peer, deadline_ms) -> (0 or an error number, address, length) */
+/* first_range(peer, deadline_ms) -> (0 or an error number, address, length): the peer's range at the lowest address */
 static PyObject *
 peer_first_range(peer_t *self, PyObject *args)
 {
@@ -302,7 +302,7 @@ peer_notify(peer_t *self, PyObject *args)
     return PyLong_FromLong(err);
 }
 
-/* Decodes a text of a peer, which may have any bytes. */
+/* Decodes a text from a peer, which may contain bytes that are not UTF-8. */
 static PyObject *
 text_of(const char *text)
 {

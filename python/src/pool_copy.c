@@ -66,8 +66,8 @@ make_room(ranges_t *r, size_t more)
     return true;
 }
 
-/* Reads one range. A range outside of the object gets no address, so its copy fails. An empty range is not copied:
- * copy_all checks only that it has both addresses. */
+/* Reads one range of an object. A range outside of the object gets no address, so its copy fails. An empty range is not
+ * copied: copy_all checks only that it has both addresses. */
 static bool
 take_range(ranges_t *r, uint64_t base, uint64_t len, PyObject *const *three)
 {

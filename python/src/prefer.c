@@ -5,8 +5,8 @@
 
 #include <stdlib.h>
 
-/* Returns the options of the first try. The preferred segment gets half of the time, because its node may be
- * stopped. */
+/* Returns the options of the put to the preferred segment, the first try. The put gets half of the time, because the
+ * segment's node may be stopped. */
 static kvpool_opts_t
 opts_there(const kvpy_budget_t *budget, const kvpool_opts_t *opts)
 {
@@ -45,8 +45,8 @@ kvpy_put_one(const kvpy_pool_t *self, const kvpool_key_t *key, const void *value
     return kvpool_put(self->pool, key->data, key->len, value, len, &one);
 }
 
-/* Puts the items whose error may come from the preferred segment again, on any segment, in one batch. Without memory
- * the results stay unchanged. */
+/* Puts the items again whose error may come from the preferred segment: on any segment, in one batch. If memory is
+ * short, the results stay unchanged. */
 static void
 put_rest(const kvpy_pool_t *self, const kvpool_item_t *items, size_t n, const kvpool_opts_t *opts, int *results)
 {

@@ -14,7 +14,7 @@ typedef struct {
 static int
 end_view(kvpy_view_t *self)
 {
-    kvpool_view_t view = self->view; /* copied before another thread may release the same view */
+    kvpool_view_t view = self->view; /* the view is copied here, before another thread may release it */
     int err;
 
     if (view.handle == NULL) return KVPOOL_OK;

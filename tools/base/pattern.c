@@ -54,7 +54,7 @@ kvp_pattern_wrong(const void *src, size_t len, uint64_t salt, uint64_t id)
     const uint8_t *got = src;
     uint64_t counter = start_of(salt, id), wrong = 0, differs = 0;
     size_t at = 0;
-    /* Compares whole lines first. In the common case nothing differs, and no byte is compared on its own. */
+    /* Compares whole lines of 64 bytes first. In the common case none differs, and no byte is compared on its own. */
     for (; at + LINE_BYTES <= len; at += LINE_BYTES) {
         uint64_t line[LINE_BYTES / 8], have[LINE_BYTES / 8];
         memcpy(have, got + at, LINE_BYTES);

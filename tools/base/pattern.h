@@ -7,7 +7,7 @@
 
 #include "common/base.h"
 
-/* kvp_pattern_fill writes the contents of block id. Different runs use different salts, so contents differ. */
+/* kvp_pattern_fill writes the test contents of the block `id`. Contents differ between salts, and so between runs. */
 void kvp_pattern_fill(void *dst, size_t len, uint64_t salt, uint64_t id);
 
 /* kvp_pattern_wrong returns the number of bytes that differ from the output of kvp_pattern_fill. */

@@ -74,8 +74,8 @@ const kvp_proc_t *kvp_local_dead(const kvp_local_pool_t *local);
  * in order before it exits. Children start with an empty signal mask. */
 int kvp_stop_catch(void);
 
-/* kvp_stop_has_come returns whether such a signal has arrived; it does not wait. After it has returned true,
- * another signal kills the tool as usual. */
+/* kvp_stop_has_come returns whether SIGINT, SIGTERM or SIGHUP has arrived; it does not wait. After
+ * it has returned true, another signal kills the tool as usual. */
 bool kvp_stop_has_come(int fd);
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "common/base.h"
 
-#define KVP_BENCH_KEY_MIN 104u /* shortest key, for a model's name of one byte */
+#define KVP_BENCH_KEY_MIN 104u /* length of the shortest key, whose model name has one byte */
 #define KVP_BENCH_RUN_TEXT 17u /* size of the text of a run's number: 16 hex digits and the terminator */
 
 /* kvp_bench_key_write writes the key for (run, number), of exactly len bytes (at least KVP_BENCH_KEY_MIN), without

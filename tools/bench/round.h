@@ -48,10 +48,10 @@ uint64_t kvp_bench_set_bytes(const kvp_bench_conf_t *conf);
  * cause is known. The text is static. */
 const char *kvp_bench_explain(const kvp_bench_conf_t *conf, int err);
 
-/* kvp_bench_open opens the pool, creates memory and keys, puts the set if the operation needs it, and makes an
- * untimed pass over it; for puts it makes two passes with different keys. *fill_ns_out is the time of putting the set
- * (0 = not put). verb, conf and common are borrowed until kvp_bench_close. It returns exit
- * codes as kvp_cli_open; failures have been printed. */
+/* kvp_bench_open opens the pool, creates memory and keys, puts the set unless the operation puts,
+ * and makes an untimed pass (not if a leg is one pass); for puts, two passes with different keys.
+ * *fill_ns_out is the time of putting the set (0 = not put). verb, conf and common are borrowed
+ * until kvp_bench_close. It returns exit codes as kvp_cli_open; failures have been printed. */
 int kvp_bench_open(const kvp_cli_verb_t *verb, const kvp_bench_conf_t *conf, const kvp_cli_common_t *common,
                    uint32_t process, kvp_bench_t **bench_out, uint64_t *fill_ns_out);
 void kvp_bench_close(kvp_bench_t *bench);

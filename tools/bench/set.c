@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* number of objects in a put call if values do not matter; all objects then share the memory of so many */
+/* if values do not matter: number of values in memory, shared by all objects, and of objects in a put call */
 #define SHARED_OBJECTS 1024u
 #define PROCESS_SHIFT 56
 #define GENERATION_SHIFT 32

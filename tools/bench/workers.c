@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define PREPARE 0u /* order to prepare a leg; any other value is an order for a leg of so many ns */
+#define PREPARE 0u /* order to a worker to prepare a leg; any other order is a leg's duration in ns */
 #define REMOVE_DEADLINE_MS 600000u /* time limit of the removal, which scans every key of the pool */
 
 typedef struct {
@@ -122,7 +122,7 @@ order_all(kvp_bench_workers_t *g, uint64_t order, kvp_bench_leg_t *leg)
 {
     int code = KVP_EXIT_DONE;
     for (uint32_t i = 0; i < g->conf->processes; i++)
-        (void)send_all(g->fds[i], &order, sizeof(order)); /* take_answer reports a child that got no order */
+        (void)send_all(g->fds[i], &order, sizeof(order)); /* a failed send is reported by take_answer */
     for (uint32_t i = 0; i < g->conf->processes; i++) {
         const int got = take_answer(g, i);
         if (got != KVP_EXIT_DONE) {

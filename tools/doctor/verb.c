@@ -168,7 +168,7 @@ add_member(struct json_object *list)
     return it;
 }
 
-/* Adds a limit to the object; "no limit" is written as null. */
+/* Adds the limit `key` to a JSON object; "no limit" is written as null. */
 static void
 add_limit(struct json_object *to, const char *key, uint64_t limit)
 {

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 typedef struct lru_node {
-    kvp_list_t by_use; /* element of the list in order of use, the oldest first */
+    kvp_list_t by_use; /* the node's link in the list of all cached blocks by last use, the oldest first */
     struct lru_node *next; /* next node in the chain of the hash bucket */
     uint64_t id;
 } lru_node_t;

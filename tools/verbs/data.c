@@ -81,7 +81,7 @@ kvp_cli_get(const kvp_cli_verb_t *verb, int argc, char **argv)
         code = kvp_cli_complain(verb, KVP_EXIT_USAGE, "%s: %s", file, strerror(errno));
     else
         code = write_all(verb, fd, file != NULL ? file : "standard output", value, len);
-    /* the message goes to standard error, because standard output contains only the value */
+    /* the value's size goes to standard error, because standard output contains only the value */
     if (code == KVP_EXIT_DONE) kvp_cli_say_bytes(&common, argv[first], len, stderr);
     free(value);
     return code;
@@ -145,7 +145,7 @@ kvp_cli_exists(const kvp_cli_verb_t *verb, int argc, char **argv)
 typedef struct {
     bool is_long;
     bool is_json;
-    uint64_t left; /* number of keys that may still be listed */
+    uint64_t left; /* number of keys that `kvpool ls` may still list */
 } ls_t;
 
 static int

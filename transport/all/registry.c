@@ -88,7 +88,7 @@ kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t 
     size_t n = 0;
 
     kvp_transports_init();
-    /* Each turn reads a name up to a comma or the end, so an empty name before or after a comma is an error. */
+    /* Each turn of the loop reads a name up to a comma or the end, so an empty name next to a comma is an error. */
     for (bool is_more = true; is_more; is_more = *at++ == ',') {
         size_t len = strcspn(at, ",");
         const kvp_transport_ops_t *ops = NULL;

@@ -52,8 +52,8 @@ enum { RANGE_HANDLE_DMA_BUF = 1, HOST_ALLOC_PORTABLE = 1, STREAM_NON_BLOCKING = 
     X(cuStreamCreate, (void **stream_out, unsigned flags))                                                             \
     X(cuStreamDestroy_v2, (void *stream))                                                                              \
     X(cuStreamSynchronize, (void *stream))
-/* Calls that older versions of CUDA lack: the first is new in 11.3, the second in 11.7. NULL if the library lacks the
- * call. */
+/* Calls that older CUDA lacks: cuFlushGPUDirectRDMAWrites is new in 11.3, cuMemGetHandleForAddressRange in 11.7. The
+ * pointer of a call that the library lacks is NULL. */
 #define CUDA_CALLS_LATER(X)                                                                                            \
     X(cuFlushGPUDirectRDMAWrites, (int target, int scope))                                                             \
     X(cuMemGetHandleForAddressRange, (void *handle_out, uint64_t addr, size_t len, int kind, unsigned long long flags))

@@ -46,7 +46,7 @@ typedef struct {
 
 /* The buffers of a connection while a request or its answer is under way. */
 typedef struct kvp_tcp_work {
-    struct kvp_tcp_work *next; /* the next entry in lane->spare, the lane's list of unused sets */
+    struct kvp_tcp_work *next; /* the next entry in lane->spare, the lane's list of unused sets of buffers */
     uint32_t rx_at, rx_len; /* the received bytes that are not yet decoded, in rx */
     uint32_t ops_n; /* the number of operations decoded so far */
     kvp_tcp_land_t land;
@@ -116,7 +116,7 @@ typedef struct {
 typedef struct kvp_tcp_lane {
     kvp_tcp_shared_t *shared;
     pthread_mutex_t lock;
-    /* the number of other threads that wait for the lock; the lane's thread yields to them */
+    /* the number of other threads that wait for the lane's lock; the lane's thread yields to them */
     _Atomic uint32_t outsiders;
     kvp_epoll_t epoll; /* set of the lane's sockets; tags: a connection, or the server for the listening socket */
     kvp_list_t conns; /* the connections that have not ended; lock guards this field and all below */

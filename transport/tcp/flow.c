@@ -32,8 +32,8 @@ kvp_tcp_ep_fire_connect(kvp_tcp_ep_t *ep, kvp_err_t err)
     if (done != NULL) done(ep->arg, err);
 }
 
-/* First shuts down the socket, so that no byte reaches the memory of the transfers that complete now. The descriptor
- * stays open until ep_close: so the caller can still remove it from a poll set, and no other file gets its number. */
+/* kvp_tcp_ep_break first shuts the socket down: no byte reaches memory of transfers that complete now. The descriptor
+ * stays open until ep_close: the caller can still remove it from a poll set, and no other file gets its number. */
 void
 kvp_tcp_ep_break(kvp_tcp_ep_t *ep, kvp_err_t err)
 {

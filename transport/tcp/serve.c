@@ -23,7 +23,7 @@
 #define QUIESCE_CUT_NS KVP_NS_PER_S
 #define ACCEPT_PAUSE_NS (100 * KVP_NS_PER_MS)
 #define ACCEPTS_A_TURN 64
-/* the most yields of a lane's thread to threads that wait for its lock: one that cannot run must not stop the lane */
+/* the most yields of a lane's thread to waiters for its lock: a waiter that cannot run must not stop the lane */
 #define GIVE_WAY_YIELDS 100
 
 struct kvp_tcp_server {
@@ -44,7 +44,7 @@ typedef struct {
     _Atomic uint32_t lanes_left;
     struct quiesce_lane {
         kvp_list_t link; /* link in lane->quiesces, or in a list of passed quiesces */
-        uint64_t seq; /* the lane passes when no entry of lane->busy has a busy_seq up to this */
+        uint64_t seq; /* the lane passes this call when no entry of lane->busy has a busy_seq up to this number */
         uint64_t cut_ns;
         void *whole;
     } at[];
@@ -469,7 +469,7 @@ end_conns(kvp_tcp_server_t *server, kvp_idrange_t dead, uint64_t live_min)
 void
 kvp_tcp_server_fence(kvp_tcp_server_t *server, kvp_idrange_t dead, uint64_t live_min, kvp_fence_fn done, void *arg)
 {
-    /* First the fenced set: a concurrent hello is refused by it, or its connection is found below. */
+    /* Add to the fenced set first: then a concurrent hello is refused, or end_conns finds its connection. */
     pthread_mutex_lock(&server->shared.peers_lock);
     kvp_idset_add(&server->shared.fenced, dead, live_min);
     pthread_mutex_unlock(&server->shared.peers_lock);

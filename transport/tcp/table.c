@@ -357,7 +357,7 @@ tcp_drain(kvp_ep_t *base, uint64_t deadline_ns)
         wait.tv_sec = (time_t)((deadline_ns - now_ns) / KVP_NS_PER_S);
         wait.tv_nsec = (long)((deadline_ns - now_ns) % KVP_NS_PER_S);
         pfd = (struct pollfd){.fd = ep->fd, .events = tcp_ep_arm(base)};
-        (void)ppoll(&pfd, 1, &wait, NULL); /* whatever the result, tcp_ep_poll and the clock decide */
+        (void)ppoll(&pfd, 1, &wait, NULL); /* ppoll's result is not needed: tcp_ep_poll and the clock decide */
     }
 }
 

@@ -12,7 +12,7 @@ typedef struct {
     void **blocks[32 - KVP_BLOCKS_FIRST_BITS + 1];
 } kvp_blocks_t;
 
-/* kvp_blocks_reach makes element i usable; its initial value is undefined. */
+/* kvp_blocks_reach grows the array so that element i is usable; the element's initial value is undefined. */
 void kvp_blocks_reach(kvp_blocks_t *b, uint32_t i);
 void kvp_blocks_fini(kvp_blocks_t *b);
 

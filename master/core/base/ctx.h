@@ -9,8 +9,8 @@
 
 #define KVP_MS(n) ((uint64_t)(n)*1000000u)
 #define KVP_TICK_NS KVP_MS(10)
-#define KVP_SLICE 1024u /* records that a step may touch before it defers work to the next step: kvp_ctx_spend */
-#define KVP_LOAD_FAILED_NS KVP_MS(60000) /* loads_failed restarts if no load from SSD failed for this time */
+#define KVP_SLICE 1024u /* records that one step may handle; deferrable work waits for the next step: kvp_ctx_spend */
+#define KVP_LOAD_FAILED_NS KVP_MS(60000) /* time without a failed load from SSD, after which loads_failed is reset */
 #define KVP_STEP_WORK 8192u /* limit of the extents that the search for space may examine in one step */
 
 typedef struct {

@@ -18,7 +18,7 @@ typedef struct {
 
 void kvp_heap_fini(kvp_heap_t *heap); /* frees the array, not the nodes */
 void kvp_heap_add(kvp_heap_t *heap, kvp_heapnode_t *node, uint64_t key); /* the node must be in no heap */
-void kvp_heap_del(kvp_heap_t *heap, kvp_heapnode_t *node); /* no effect on a node that is in no heap */
+void kvp_heap_del(kvp_heap_t *heap, kvp_heapnode_t *node); /* removes the node; no effect if the node is in no heap */
 
 static inline kvp_heapnode_t *
 kvp_heap_least(const kvp_heap_t *heap)

@@ -13,15 +13,15 @@
 typedef enum {
     KVP_RECENT_UNKNOWN = 0,
     KVP_RECENT_COMMITTED,
-    KVP_RECENT_ABORTED, /* by its writer's request, because its writer was silent, or because its commit was refused */
+    KVP_RECENT_ABORTED, /* the writer aborted the put or was silent, or its commit was refused */
 } kvp_recent_end_t;
 
 typedef struct {
     uint64_t *ids; /* attempt ids; 0 = empty entry */
     uint8_t *ends; /* outcomes (kvp_recent_end_t) */
-    /* number of the deferred reply that was the first answer for each attempt; 0 = the answer was not deferred */
+    /* for each attempt, number of the deferred reply that answered its end; 0 = the answer was not deferred */
     uint64_t *answers;
-    uint32_t cap; /* length of the three arrays: a power of two, or 0 = no arrays yet */
+    uint32_t cap; /* length of the arrays ids, ends and answers: a power of two; 0 = no arrays yet */
 } kvp_recent_t;
 
 void kvp_recent_fini(kvp_recent_t *recent);

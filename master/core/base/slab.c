@@ -56,7 +56,7 @@ index_insert(kvp_slab_t *slab, uint32_t slot)
         kvp_slab_rec_t *at = kvp_slab_rec(slab, *link);
         link = order < kvp_slab_order_of(slab, at) ? &at->left : &at->right;
     }
-    /* The new node takes the place of this subtree. The subtree is split into the new node's two subtrees. */
+    /* Treap insertion: the new node replaces the subtree at *link, which is split into the new node's subtrees. */
     uint32_t cur = *link;
     *link = slot;
     uint32_t *lower = &r->left;
@@ -91,7 +91,7 @@ kvp_slab_unindex(kvp_slab_t *slab, uint32_t slot)
         kvp_slab_rec_t *at = kvp_slab_rec(slab, *link);
         link = order < kvp_slab_order_of(slab, at) ? &at->left : &at->right;
     }
-    /* The two subtrees of the removed node are merged into its place. */
+    /* Treap removal: the two subtrees of the removed node are merged, and replace the node. */
     uint32_t lower = r->left;
     uint32_t upper = r->right;
     while (lower != KVP_SLAB_NONE && upper != KVP_SLAB_NONE) {

@@ -9,7 +9,7 @@
 #include "common/base.h"
 
 #define KVP_SLAB_NONE UINT32_MAX
-#define KVP_SLAB_UNIT 64u /* bytes; every offset and length is a multiple of it */
+#define KVP_SLAB_UNIT 64u /* bytes; every extent's offset and length is a multiple of this unit */
 
 typedef struct kvp_slab kvp_slab_t;
 
@@ -61,8 +61,8 @@ kvp_err_t kvp_slab_restore(kvp_slab_t *slab, uint32_t slot, uint64_t offset, uin
 void kvp_slab_unrestore(kvp_slab_t *slab, uint32_t slot);
 kvp_err_t kvp_slab_close(kvp_slab_t *slab) KVP_MUST_USE;
 bool kvp_slab_is_open(const kvp_slab_t *slab);
-/* kvp_slab_take_free allocates a whole free extent of the smallest size class, without alignment. Returns false if no
- * extent is free. */
+/* kvp_slab_take_free allocates one free extent whole, unaligned, of the lowest size class that has any. Returns false
+ * if no extent is free. */
 bool kvp_slab_take_free(kvp_slab_t *slab, uint32_t owner, uint32_t *slot_out);
 
 /* Reading a record. A slot that holds no extent (or is out of range) gives owner KVP_SLAB_NONE and length 0. A free

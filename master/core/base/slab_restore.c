@@ -14,7 +14,7 @@ kvp_slab_tail(const kvp_slab_t *slab)
     return (uint64_t)(kvp_slab_rec_is_allocated(r) ? slab->region_units : r->off) * KVP_SLAB_UNIT;
 }
 
-/* slot_claim takes this unused slot for the caller. If the region's free rest has the slot, the rest gets another. */
+/* slot_claim takes the slot for the caller. If the record of the region's free rest has it, that record is moved. */
 static kvp_err_t
 slot_claim(kvp_slab_t *slab, uint32_t slot)
 {
@@ -43,7 +43,7 @@ is_on_bounds(uint64_t offset, uint64_t bytes)
     return (offset | bytes) % align == 0;
 }
 
-/* Allocates a whole free extent under its present slot: no other slot may be left. */
+/* Allocates a whole free extent under its present slot, because perhaps no other slot is unused. */
 static void
 claim_whole(kvp_slab_t *slab, uint32_t slot, uint32_t owner, uint32_t *slot_out)
 {

@@ -8,8 +8,8 @@
 
 typedef struct {
     uint64_t *keys;
-    uint32_t *vals; /* the values, in the same allocation after the keys */
-    uint32_t cap; /* slots: a power of two; 0 = no table */
+    uint32_t *vals; /* the table's values, in the same memory block as the keys, after them */
+    uint32_t cap; /* number of the table's slots: a power of two; 0 = no table */
     uint32_t shift; /* 64 - log2(cap): a hash shifted right by this is a slot */
 } kvp_umaptab_t;
 

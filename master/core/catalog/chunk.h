@@ -60,7 +60,7 @@ struct kvp_chunk {
 
 typedef enum {
     KVP_SEGMENT_STAYS,
-    KVP_SEGMENT_ENDED, /* the log has the segment's drop; the segment is dropped when the whole log is read */
+    KVP_SEGMENT_ENDED, /* a segment whose drop was read in the log; it is dropped when the whole log is read */
     KVP_SEGMENT_DROPPED, /* the segment was dropped, and its objects are being removed in steps */
 } kvp_segment_life_t;
 
@@ -107,7 +107,7 @@ struct kvp_segment {
     kvp_segment_life_t life;
     bool is_kept; /* flag: a keeper process holds the memory, so a new node process can mount it soon after a crash */
     bool is_restored; /* flag: restored from the log, and not yet compared with the node's report */
-    bool is_slow; /* flag: the node has not answered a Retire for too long */
+    bool is_slow; /* flag: the node has not answered a Retire order for too long */
     /* flag: the segment is an SSD tier; its chunks have no memory, each stands for one tenant's objects on the tier */
     bool is_tier;
     kvp_ssd_t ssd; /* used only by a tier */
@@ -115,7 +115,7 @@ struct kvp_segment {
     /* for memory: writes of objects to the tier, and loads that have an extent; no order was sent yet */
     kvp_list_t demotes, placed;
     kvp_list_t stages; /* for memory: loads from the tier that still wait for an extent */
-    uint64_t room_ns; /* time of the last load that got room, or since when loads wait for room; 0 = not yet examined */
+    uint64_t room_ns; /* time at which a load last got memory, or loads began to wait for memory; 0 = not yet known */
     kvp_scan_t room_scan; /* position at which the search for victims that make room for loads continues */
     uint64_t room_next_ns; /* after a search for victims that found none: no search for loads before this time */
     uint64_t room_bytes; /* bytes that were evicted for loads and not yet used by a load */

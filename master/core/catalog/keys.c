@@ -21,7 +21,7 @@
 /* bits of a reference for the entry's index in its block; the other bits are the block's number */
 #define INDEX_BITS 13u
 #define BLOCKS_MAX (1u << (32 - INDEX_BITS))
-#define STEP 4u /* entry sizes are multiples of this number of bytes */
+#define STEP 4u /* sizes of the key store's entries are multiples of this number of bytes */
 #define LINEAGE_BYTES offsetof(kvp_wire_lineage_t, is_told)
 #define SIZE_MIN 8u
 #define SIZE_MAX_BYTES (KVP_KEY_MAX + 4u + LINEAGE_BYTES)
@@ -29,7 +29,7 @@
 #define NONE UINT32_MAX
 
 #define PREFIXES_MAX 65535u
-#define PREFIX_MIN 8u /* a prefix of this many bytes or less saves nothing */
+#define PREFIX_MIN 8u /* storing a key's prefix of this many bytes or less separately saves nothing */
 #define SEEN_SLOTS 4096u
 #define SEEN_ENOUGH 4u
 
@@ -38,16 +38,16 @@
 #define FORM_BYTES 0x07ffu
 
 typedef struct {
-    uint16_t prefix; /* number of the prefix + 1; 0 = none */
-    uint16_t form; /* FORM_PACKED, FORM_LINEAGE, and the number of the following bytes */
+    uint16_t prefix; /* number of the key's prefix + 1; 0 = no prefix */
+    uint16_t form; /* flags FORM_PACKED and FORM_LINEAGE, and the number of the key's bytes in `bytes` */
     uint8_t bytes[];
 } entry_t;
 
 typedef struct {
     uint32_t size; /* bytes of an entry */
     uint32_t n; /* number of entries in use */
-    uint32_t made; /* number of entries ever used, from the front; the memory after them was never touched */
-    /* index of the first free entry, NONE = none; the first four bytes of a free entry are the index of the next one */
+    uint32_t made; /* number of the block's entries ever used, from its front; later memory was never touched */
+    /* first freed entry, NONE = none; its first four bytes are the index of the next freed one */
     uint32_t free_head;
     uint32_t prev, next; /* links in the list of blocks of this size that have a free entry */
     _Alignas(STEP) uint8_t entries[];

@@ -10,12 +10,12 @@
 #include "proto/wire.h"
 
 typedef struct kvp_group {
-    uint32_t number; /* number in protect->groups; invalid if the group is doomed */
+    uint32_t number; /* number of the group in protect->groups; invalid if the group is doomed */
     struct kvp_group *same; /* the next group whose digest has the same hash */
     kvp_digest_t digest;
     uint32_t tenant; /* number in catalog->tenants; the group holds a reference until it is doomed */
     uint32_t epoch; /* epoch of the namespace */
-    kvp_list_t committed; /* committed memberships; if the group is doomed, they are in protect->doomed */
+    kvp_list_t committed; /* memberships of committed objects; a doomed group's are in protect->doomed */
     kvp_list_t begun; /* memberships whose put is not committed */
     uint32_t size; /* number of members of a complete group; 0 = unknown: the group is only a unit of eviction */
     uint32_t committed_n, begun_n;

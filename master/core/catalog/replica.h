@@ -75,11 +75,11 @@ uint32_t kvp_obj_up_n(const kvp_catalog_t *cat, const kvp_obj_t *o);
 /* returns true if no copy is in memory of a connected node, and the object can be loaded from its tier */
 bool kvp_obj_is_on_tier_up(const kvp_catalog_t *cat, const kvp_obj_t *o);
 bool kvp_obj_is_kept(const kvp_catalog_t *cat,
-                     const kvp_obj_t *o); /* a node was just lost, and a keeper process holds its memory with a copy */
+                     const kvp_obj_t *o); /* true if a node with a copy was just lost, and a keeper holds its memory */
 bool kvp_obj_is_reported(const kvp_catalog_t *cat,
-                         const kvp_obj_t *o); /* served soon: a node is reporting a copy, or about to reconnect */
+                         const kvp_obj_t *o); /* true if readable soon: a node reports a copy, or soon reconnects */
 void kvp_place_wire(const kvp_catalog_t *cat, const kvp_place_t *at, kvp_wire_loc_t *loc);
-/* kvp_obj_wire writes an object for an answer, with the copies whose nodes are connected; one on host_id is first. */
+/* kvp_obj_wire writes an object for an answer, with the copies of connected nodes; a copy on host host_id is first. */
 void kvp_obj_wire(const kvp_catalog_t *cat, const kvp_obj_t *o, const char *host_id, kvp_wire_obj_t *obj,
                   kvp_wire_loc_t locs[KVP_REPLICAS_MAX]);
 /* kvp_obj_is_on_host returns true if a copy lies in memory of a connected node on the host host_id. */

@@ -43,7 +43,7 @@ kvp_attempt_t *kvp_attempt_of(const kvp_catalog_t *cat, const kvp_obj_t *o); /* 
 const kvp_tenant_t *kvp_obj_owner(const kvp_catalog_t *cat, const kvp_obj_t *o);
 /* kvp_attempt_stage takes the attempt's object as a staged version, which replaces `over` when it is committed.
  * kvp_attempt_replacement returns the attempt that will replace this object, or NULL. kvp_attempt_promote puts the
- * staged version into the index when the old object is removed. kvp_attempt_part ends the relation of the two. */
+ * staged version into the index when the old object is removed. kvp_attempt_part separates the two. */
 void kvp_attempt_part(kvp_catalog_t *cat, kvp_attempt_t *a);
 void kvp_attempt_stage(kvp_catalog_t *cat, kvp_attempt_t *a, uint32_t over);
 kvp_attempt_t *kvp_attempt_replacement(const kvp_catalog_t *cat, const kvp_obj_t *old);

@@ -92,7 +92,7 @@ has_room(const kvp_put_key_t *k)
     return (c->tenant == NULL || c->tenant == k->attempt->tenant) && kvp_slab_can_fit(c->slab, k->attempt->bytes);
 }
 
-/* Continues the evacuation for one key. Returns false if the step's budget is used up. */
+/* Continues the evacuation of a window for one waiting key of a put. Returns false if the step's budget is used up. */
 static bool
 evacuate_some(kvp_evict_t *ev, kvp_put_key_t *k)
 {
@@ -127,7 +127,7 @@ kvp_evacuate_tick(kvp_evict_t *ev)
 }
 
 /* ---- taking a chunk of another tenant */
-/* Returns true if a tenant other than `own` has two chunks or more: the other tenants have more chunks than tenants. */
+/* Returns true if at least one tenant other than `own` has two chunks or more. */
 static bool
 has_any_two(const kvp_evict_t *ev, const kvp_tenant_t *own)
 {
@@ -215,7 +215,7 @@ kvp_evacuate_foreign(kvp_evict_t *ev, kvp_put_key_t *k)
         if (err == KVP_NO_SPACE) continue;
         if (err == KVP_EAGAIN) return err;
         k->is_taking = false;
-        k->is_scanned = true; /* the next search starts from the beginning, whatever the result of this one */
+        k->is_scanned = true; /* a later search for space for the key starts at the first chunk */
         kvp_evacuate_begin(ev, k, c, kvp_slab_first(c->slab), c->bytes);
         return KVP_OK;
     }

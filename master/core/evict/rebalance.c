@@ -30,7 +30,7 @@
 #define LOOK_SHARE 8u /* a tenant looks for a chunk to take after puts of 1/8 of its chunks' mean length */
 #define OWNERS_LOOKED_AT 64u /* limit of the tenants that find_richest examines; its next call examines others */
 #define TAIL 128u /* number of first victims that determine a tenant's coldest chunk */
-#define TAIL_CHUNKS 16u /* limit of the chunks in which these first victims are counted */
+#define TAIL_CHUNKS 16u /* limit of the chunks in which a tenant's TAIL first victims are counted */
 /* the giving tenant's oldest objects must be older by 1/8, or chunks would move back and forth by chance */
 #define MARGIN 8u
 /* a chunk is taken only if at least 1/8 of its bytes is older than the taking tenant's own first victim */
@@ -188,8 +188,8 @@ kvp_rebalance_look(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t len)
 /* ---- examining the chunk, and evacuating it */
 typedef enum {
     GOES,
-    STAYS, /* at present: the object is being written or read, or a claim waits for the extent */
-    STAYS_LONG, /* for an unknown time: the object is pinned or probed, or the extent is quarantined */
+    STAYS, /* not free soon: its object is being written or read, or a claim waits for the extent */
+    STAYS_LONG, /* not free for an unknown time: pinned or probed object, or quarantined extent */
 } may_go_t;
 
 static may_go_t

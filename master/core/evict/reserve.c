@@ -23,8 +23,8 @@ size_for(const kvp_evict_t *ev, const kvp_tenant_t *t)
     return ev->cat->owners_n == 1 ? ev->ctx->st.size_bytes : t->chunk_bytes;
 }
 
-/* Returns the free and retiring bytes in segments that puts skip at present, which are no reserve. With several
- * tenants only the retiring bytes are counted. */
+/* Returns the free and retiring bytes in segments that puts skip at present: they are not part of the reserve.
+ * With several tenants only the retiring bytes are counted. */
 static uint64_t
 stuck_bytes(const kvp_evict_t *ev)
 {

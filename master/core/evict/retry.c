@@ -21,7 +21,7 @@
 typedef struct {
     const kvp_tenant_t *tenant;
     uint64_t any, long_key;
-    bool is_final; /* flag: later keys are refused with NO_SPACE, because no room will become free, either */
+    bool is_final; /* flag: longer puts too are refused with NO_SPACE, because no such room will become free */
 } failed_t;
 
 /* Looks for a free extent for the key, then for a window. After an error of kvp_evict_for the key keeps waiting. */
@@ -39,9 +39,9 @@ try_key(kvp_evict_t *ev, kvp_put_key_t *k)
     return err;
 }
 
-/* Answers a message if some of its keys have a place, and the others neither a place nor a window. Its writer can then
- * commit, and these objects can be evicted. Without the answer, messages could wait for each other forever. Returns
- * false if the message is not answered. */
+/* Answers a PutBegin if some of its keys have a place, and the others neither a place nor a window. The writer can then
+ * commit, and the committed objects can be evicted. Without the answer, PutBegin messages could wait for each other
+ * forever. Returns false if the message is not answered. */
 static bool
 cut_req(kvp_evict_t *ev, kvp_put_req_t *p)
 {
@@ -64,7 +64,7 @@ note_failure(failed_t *failed, const kvp_tenant_t *tenant, uint64_t len, bool is
 {
     if (tenant != failed->tenant) *failed = (failed_t){.tenant = tenant, .any = UINT64_MAX, .long_key = UINT64_MAX};
     if (is_long_key)
-        failed->long_key = len; /* perhaps only the space for the long key is missing */
+        failed->long_key = len; /* puts with short keys may find room: perhaps only the area for long keys is full */
     else
         failed->any = len;
     failed->is_final = is_final;

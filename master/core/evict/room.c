@@ -25,7 +25,7 @@
 #define LOADS 64u /* limit of the loads for which one call of make_room evicts */
 #define COLD_LOOKED_AT 16u /* limit of the loaded objects that are examined to find one in this segment */
 #define AGAIN_NS KVP_MS(1) /* pause after a search without success */
-#define WRITTEN_NS KVP_MS(10) /* pause after a search that began to write objects back */
+#define WRITTEN_NS KVP_MS(10) /* pause of the search for victims after it began to write objects back */
 #define STUCK_NS KVP_MS(20) /* after this time without room, loads no longer count on the space evicted for them */
 #define LATE_NS KVP_MS(200) /* after this time without room, the first load also evicts objects not on the tier */
 

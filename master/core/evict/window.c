@@ -49,7 +49,7 @@
 /* ---- windows */
 typedef struct {
     kvp_chunk_t *chunk; /* the chunk of the window; NULL = no window */
-    uint32_t first, last; /* slots of the first and the last extent */
+    uint32_t first, last; /* slots of the window's first and last extent */
     uint64_t cost;
 } window_t;
 
@@ -87,7 +87,7 @@ is_usable(kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const kvp_evict_
 
     if (is_free(c, slot)) return !kvp_place_is_promised(ev->space, c, slot, KVP_SLAB_NONE);
     r = kvp_retire_of(ev->space, c, slot);
-    /* a load (attempt NULL) skips retiring extents: g->room_bytes counts them */
+    /* a load (attempt NULL) takes no retiring extent: g->room_bytes has those evicted for loads */
     if (r != NULL) return wanted->attempt != NULL && r->claim == NULL && r->owner == 0;
     /* The object to replace is usable even with tickets: losing the old version is better than no new version. */
     if (kvp_slab_owner(c->slab, slot) == wanted->over) return true;
@@ -109,7 +109,7 @@ kvp_evict_may_go(const kvp_evict_t *ev, const kvp_put_key_t *k, uint32_t oid)
     uint32_t unit;
 
     if (oid == k->attempt->over || (kvp_group_is_doomed(ev->cat, o) && o->state == KVP_OBJ_COMMITTED)) return true;
-    /* a report has ended since this evacuation began, so clients may still restore tickets */
+    /* a node's report ended since the evacuation began: clients may still restore tickets on its objects */
     if (kvp_takeover_may_tickets_come(ev->peers)) return false;
     unit = kvp_victim_unit(ev->cat, oid);
     return kvp_victim_may_go(ev->prot, unit) && kind_of(ev, unit) <= k->takes;
@@ -283,7 +283,7 @@ copy_for(kvp_evict_t *ev, uint32_t oid, const kvp_evict_wish_t *wanted)
 
 typedef struct {
     uint32_t n;
-    uint32_t going; /* number of the first entries whose bytes together are as many as wanted */
+    uint32_t going; /* number of victims, from the first, whose bytes together are as many as the put needs */
     uint32_t oids[CANDIDATES];
     kvp_place_t places[CANDIDATES];
 } picked_t;
@@ -515,7 +515,7 @@ claim_window(kvp_evict_t *ev, kvp_put_key_t *k, const window_t *w)
             if (!is_first) ev->ctx->st.evict_window++;
             is_first = false;
             if (kvp_slab_owner(slab, slot) == k->attempt->over)
-                kvp_evict_one(ev, k->attempt->over); /* the other members of its group can stay */
+                kvp_evict_one(ev, k->attempt->over); /* other members of the replaced object's group stay */
             else
                 kvp_evict_unit(ev, kvp_slab_owner(slab, slot));
             r = kvp_retire_of(ev->space, w->chunk, slot);

@@ -12,8 +12,8 @@
 typedef enum {
     KVP_SPARES_NONE,
     KVP_SPARES_UNWRITTEN, /* objects that exist only in memory and are wanted on the tier */
-    /* only the objects of KVP_SPARES_UNWRITTEN that cannot be written to the tier; the window's other objects are
-     * written to the tier, and none is evicted yet */
+    /* objects only in memory that cannot be written to the tier at present. Other objects of the window are written
+     * to the tier first; no object is evicted yet */
     KVP_SPARES_UNWRITABLE,
 } kvp_spares_t;
 

@@ -34,14 +34,14 @@ kvp_journal_copy(kvp_journal_t *j, const void *bytes, size_t len)
 void
 kvp_journal_append(kvp_journal_t *j, kvp_jrec_any_t *rec, kvp_jrec_kind_t kind)
 {
-    if (j->state != KVP_JOURNAL_OPEN) return; /* no log, or a log that is still read or followed */
+    if (j->state != KVP_JOURNAL_OPEN) return; /* nothing is logged: no log is kept, or it is still read or followed */
     j->check = kvp_jrec_seal(rec, kind, j->check);
     kvp_journal_copy(j, rec, rec->head.bytes);
     j->end += rec->head.bytes;
 }
 
-/* Marks the next record as the begin of a base. If two bases begin in the bytes not yet taken, the file begins
- * with the first one, and then contains both. */
+/* Marks the next record as the begin of a base (snapshot). If two bases begin in the bytes that the shell has not
+ * taken, the next log file begins with the first base and contains both. */
 void
 kvp_journal_mark_base(kvp_journal_t *j)
 {

@@ -49,7 +49,7 @@ typedef struct {
     uint64_t told_oldest_ns, told_oldest_end;
 } kvp_journal_t;
 
-/* ctx is borrowed; its configuration must be complete. */
+/* kvp_journal_init borrows ctx, whose configuration must be complete. */
 void kvp_journal_init(kvp_journal_t *j, kvp_ctx_t *ctx);
 void kvp_journal_fini(kvp_journal_t *j);
 

@@ -24,7 +24,7 @@
 #include "proto/wire.h"
 
 #define COLD_SHARE 8u /* objects loaded from a tier may have 1/8 of a tenant's memory */
-#define BACK_STEPS 8u /* limit of the comparisons to find the place of an object that returns to the list */
+#define BACK_STEPS 8u /* limit of the comparisons to find an object's place on a list of eviction candidates */
 
 /* ---- a list in the order of uses */
 static void
@@ -180,7 +180,7 @@ kvp_victim_used(kvp_protect_t *prot, uint32_t oid)
     if (home != NULL)
         push_used(prot->cat->index, home, unit);
     else if (kvp_obj_is_on_tier_alone(prot->cat, o))
-        /* its age stays that of its last use in memory, which decides its list after a load: kvp_victim_loaded */
+        /* an object only on the tier keeps its last use in memory, which selects its list after a load */
         o->is_used_since = 1;
     else
         kvp_obj_touch(prot->cat->index, o);

@@ -25,10 +25,10 @@ kvp_victim_is_listed(const kvp_obj_t *o)
 {
     return o->list != KVP_OBJLIST_NONE;
 }
-bool kvp_victim_may_go(const kvp_protect_t *prot, uint32_t unit); /* true if the unit can be evicted right now */
-void kvp_victim_removed(kvp_protect_t *prot, uint32_t oid); /* takes the object off its list; legal without a list */
-void kvp_victim_used(kvp_protect_t *prot, uint32_t oid); /* makes the object the youngest on its list */
-/* kvp_victim_back returns an object that is on no list to the place that its last use gives it */
+bool kvp_victim_may_go(const kvp_protect_t *prot, uint32_t unit); /* true if the object or group can be evicted now */
+void kvp_victim_removed(kvp_protect_t *prot, uint32_t oid); /* takes the object off its candidate list, if any */
+void kvp_victim_used(kvp_protect_t *prot, uint32_t oid); /* makes the object the youngest candidate on its list */
+/* kvp_victim_back puts an unlisted object back on its list of eviction candidates, at the place of its last use */
 void kvp_victim_back(kvp_protect_t *prot, uint32_t oid);
 /* kvp_victim_loaded puts an object that was just loaded from its tier on a list: the cold list, or the LRU list if
  * its last use was recent. The next use, which is the read that caused the load, leaves it on the cold list.
@@ -48,7 +48,7 @@ void kvp_victim_let_go(kvp_protect_t *prot, uint32_t oid);
 uint32_t kvp_victim_behind(kvp_protect_t *prot, kvp_objlist_t *list, uint32_t after);
 uint32_t kvp_victim_next(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t after);
 bool kvp_victims_back(kvp_protect_t *prot, kvp_segment_t *g,
-                      /* returns up to *left parked objects of segment g to their lists; true when none is parked */
+                      /* moves up to *left parked objects of g to their candidate lists; true when none is parked */
                       uint32_t *left);
 
 #endif

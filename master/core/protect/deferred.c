@@ -23,7 +23,7 @@
 
 #include <stdlib.h>
 
-#define RESULTS_A_RECORD 64u /* copying this many results costs as much as handling one record */
+#define RESULTS_A_RECORD 64u /* copying this many results costs as much of the step's budget as handling one record */
 
 bool
 kvp_deferred_may_open(const kvp_session_t *s, uint32_t n)
@@ -39,7 +39,7 @@ kvp_deferred_open(kvp_session_t *s, const kvp_frame_hdr_t *ask, uint32_t n)
     w->session = s;
     w->ask = *ask;
     w->id = ++s->deferred_seq;
-    w->left = 1; /* the request itself counts as one record until it has dropped all its objects */
+    w->left = 1; /* the request itself counts as one retire record until it has dropped all its objects */
     w->is_dead_awaited = true;
     w->n = n;
     if (n > 0) w->results = kvp_core_alloc(n, sizeof *w->results);
@@ -129,7 +129,7 @@ end_follow(kvp_follow_t *f)
 
 static void answer_if_ready(kvp_protect_t *prot, kvp_deferred_t *w);
 
-/* Called when w was sent or given up: sends the answers that waited only for w. */
+/* Called when the deferred answer w was sent or given up: sends the answers that waited only for w. */
 static void
 let_pass(kvp_protect_t *prot, kvp_deferred_t *w)
 {

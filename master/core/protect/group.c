@@ -106,7 +106,7 @@ find_group(kvp_protect_t *prot, const kvp_tenant_t *t, kvp_digest_t digest)
     for (kvp_group_t *g = first_with(prot, hash_of(prot, t, digest)); g != NULL; g = g->same) {
         if (g->tenant != t->number || !kvp_digest_eq(g->digest, digest)) continue;
         if (g->epoch == t->epoch || !KVP_RULE(GROUP_OF_EPOCH)) return g;
-        doom_group(prot, g, false); /* objects put before the tenant's epoch was raised (BUMP) join no new group */
+        doom_group(prot, g, false); /* a group of an older epoch (before a BUMP) gets no new objects */
         return NULL;
     }
     return NULL;
@@ -432,7 +432,7 @@ kvp_group_claim(kvp_protect_t *prot, kvp_session_t *s, uint32_t oid)
         change_owner(prot, s, mb);
         return KVP_ALREADY;
     }
-    /* not this client's member: other writers, or the reports of nodes, may still complete its group */
+    /* the hidden object is not this client's: other writers, or reports of nodes, may still complete its group */
     if (mb->owner == 0 || mb->owner == KVP_OWNER_ANY) return KVP_IN_PROGRESS;
     if (find_session(prot, mb->owner, &owner))
         return kvp_session_is_silent(prot->peers, owner) ? KVP_OK : KVP_IN_PROGRESS;
@@ -619,7 +619,7 @@ void
 kvp_groups_settle(kvp_protect_t *prot)
 {
     if (!kvp_gone_is_rebuilding(prot) && prot->ctx->now_ns >= prot->peers->orphans_until_ns)
-        kvp_list_splice(&prot->orphans, &prot->leavers); /* no node will mount the rest of these members' groups */
+        kvp_list_splice(&prot->orphans, &prot->leavers); /* no node will report the missing members of these groups */
     while (prot->ctx->slice_left > 0 && !kvp_list_is_empty(&prot->leavers)) {
         kvp_member_t *mb = kvp_list_first(&prot->leavers, kvp_member_t, of_owner);
 

@@ -89,7 +89,7 @@ kvp_group_t *kvp_group_seen(kvp_protect_t *prot, const kvp_tenant_t *t, kvp_dige
 void kvp_group_unpin(kvp_protect_t *prot, kvp_group_t *g); /* removes all soft pins of its members */
 void kvp_groups_abandon(kvp_protect_t *prot, kvp_session_t *s); /* the client's session is over */
 uint32_t kvp_group_next_doomed(const kvp_protect_t *prot, uint32_t after); /* KVP_OID_NONE at the end */
-void kvp_groups_settle(kvp_protect_t *prot); /* handles a slice of the members whose owners have ended */
+void kvp_groups_settle(kvp_protect_t *prot); /* handles group members whose owners' sessions have ended, in slices */
 bool kvp_groups_have_work(const kvp_protect_t *prot);
 void kvp_groups_init(kvp_protect_t *prot);
 void kvp_groups_fini(kvp_protect_t *prot);

@@ -25,7 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RING_FIRST 64u /* first size of the ring; it doubles up to KVP_REVOKED_MAX entries */
+#define RING_FIRST 64u /* first size of a ring of revocations; it doubles up to KVP_REVOKED_MAX entries */
 #define WAITERS_SLICE 256u /* limit of a tenant's waiting answers that one call sends */
 
 /* ---- the ring of revocations revoked_from + 1 to revoke_seq */
@@ -74,7 +74,7 @@ lost_add(kvp_protect_t *prot, kvp_tenant_t *t, uint64_t applied)
     while (t->lost_n > 0 && t->lost[t->lost_n - 1].applied >= applied)
         t->lost_n--;
     if (t->lost_n < KVP_LOST_LEASES_MAX) t->lost[t->lost_n++].applied = applied;
-    last = &t->lost[t->lost_n - 1]; /* if the array is full, the last entry stands for both leases */
+    last = &t->lost[t->lost_n - 1]; /* if `lost` is full, its last entry is shared by two leases */
     last->until_ns = prot->ctx->now_ns + prot->ctx->conf.location_grace_ns;
     if (kvp_list_is_empty(&t->leasing)) kvp_list_add_tail(&prot->leasing, &t->leasing);
 }
@@ -99,7 +99,7 @@ kvp_lease_is_over(const kvp_protect_t *prot, const kvp_tenant_t *t, uint64_t seq
     if (!KVP_RULE(WAIT_FOR_LEASES)) return true;
     if (prot->ctx->now_ns < prot->peers->old_leases_end_ns && KVP_RULE(OLD_TERM_LEASES)) return false;
     if (least != NULL && least->key < seq) return false;
-    /* An expired entry at the front hides no valid one: the later ones, which have applied more, are checked, too. */
+    /* Check every lost lease that has not applied `seq`: an expired entry may be followed by valid entries. */
     for (uint32_t i = 0; i < t->lost_n && t->lost[i].applied < seq; i++)
         if (t->lost[i].until_ns > prot->ctx->now_ns) return false;
     return true;

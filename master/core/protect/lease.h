@@ -14,7 +14,7 @@ typedef struct kvp_lease {
     kvp_list_t link; /* link in protect->leases, by rising until_ns */
     kvp_session_t *session;
     uint64_t until_ns;
-    uint64_t told_seq; /* revocation that the client must confirm next: the tenant's last at told_ns */
+    uint64_t told_seq; /* number of the revocation to confirm next: the tenant's last revocation at told_ns */
     uint64_t told_ns; /* time at which told_seq was set */
 } kvp_lease_t;
 /* kvp_revoke makes all clients drop the key's cached location: called when an object is removed or superseded, not
@@ -24,7 +24,7 @@ void kvp_revoke_all(kvp_tenant_t *t);
 /* kvp_lease_is_over returns true if no client can read from the locations that revocation `seq` took away. */
 bool kvp_lease_is_over(const kvp_protect_t *prot, const kvp_tenant_t *t, uint64_t seq);
 void kvp_lease_wait(kvp_protect_t *prot,
-                    kvp_deferred_t *w); /* queues w until no lease covers w->revoke_seq, the greatest in the queue */
+                    kvp_deferred_t *w); /* queues reply w, with the greatest revoke_seq, until no lease covers it */
 /* kvp_lease_renew: the client has applied the revocations up to applied_seq. Renews or begins its lease; returns
  * false if it gets no lease. */
 bool kvp_lease_renew(kvp_protect_t *prot, kvp_session_t *s, uint64_t applied_seq);

@@ -22,7 +22,7 @@
 
 #include <stdlib.h>
 
-#define LASTS_MAX 30000u /* limit of the lease time, in ticks; less than half of the range of 16 bits */
+#define LASTS_MAX 30000u /* limit of a probe's protection time, in ticks: below half of the range of 16 bits */
 #define GIVE_WAY_MAX 8u /* limit of the parked objects that are released to make room for one more */
 
 void
@@ -61,7 +61,7 @@ since_of(const kvp_probes_t *p, const kvp_obj_t *o)
     return p->tick - (uint16_t)((uint16_t)p->tick - o->probe_since);
 }
 
-/* Returns the slot of the ring in which a parked object is; NULL = it is on the list `older`. */
+/* Returns the ring's slot with a parked (probed) object; NULL = the object is on the list `older`. */
 static kvp_probe_slot_t *
 slot_of(kvp_probes_t *p, const kvp_obj_t *o)
 {
@@ -80,7 +80,7 @@ kvp_probe_advance(kvp_protect_t *prot)
     /* However long this thread was stalled, each slot is emptied at most once; then all probes have expired. The rest
      * of the stall is skipped, because ages that grew by it would wrap. */
     while (p->tick < end) {
-        kvp_probe_slot_t *slot = slot_at(p, ++p->tick); /* the objects in this slot are ring_n ticks old now */
+        kvp_probe_slot_t *slot = slot_at(p, ++p->tick); /* probes in this slot are ring_n ticks old now */
 
         kvp_objlist_append(prot->cat->index, &p->older, &slot->list);
         slot->bytes = 0;

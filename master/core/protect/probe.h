@@ -12,7 +12,7 @@
 void kvp_probe_init(kvp_protect_t *prot);
 void kvp_probe_fini(kvp_protect_t *prot);
 void kvp_probe_advance(kvp_protect_t *prot); /* called at the beginning of every input */
-void kvp_probe_begin(kvp_protect_t *prot, uint32_t oid); /* first probe of a new row (a series of probes) */
+void kvp_probe_begin(kvp_protect_t *prot, uint32_t oid); /* records the first probe in a series of probes */
 static inline bool
 kvp_probe_is_live(const kvp_protect_t *prot, const kvp_obj_t *o)
 {
@@ -59,7 +59,7 @@ bool kvp_probe_protects(const kvp_protect_t *prot, uint32_t unit);
 void kvp_probe_park(kvp_protect_t *prot, uint32_t oid); /* parks a protected victim */
 void kvp_probe_forget(kvp_protect_t *prot, uint32_t oid); /* removes a parked object from its list */
 uint32_t kvp_probe_victim(kvp_protect_t *prot,
-                          uint32_t after); /* the next parked object by `since`; KVP_OID_NONE at the end */
+                          uint32_t after); /* next parked object in the order of first probes; KVP_OID_NONE = end */
 void kvp_probe_tick(kvp_protect_t *prot);
 
 #endif

@@ -27,7 +27,7 @@ typedef struct {
     uint64_t first; /* no object in the ring was first probed before this tick */
     uint64_t n, bytes; /* number of parked objects, and their bytes */
     uint16_t lasts; /* how long a probe protects, in ticks */
-    uint16_t spare; /* in its last `spare` ticks a probe does not stop a removal, because the lease time may be over */
+    uint16_t spare; /* a probe blocks no removal in its last `spare` ticks, because the lease time may be over */
     uint32_t ring_n;
     kvp_probe_slot_t *ring; /* parked objects by the tick of their first probe, modulo ring_n */
     kvp_objlist_t older;
@@ -54,7 +54,7 @@ typedef struct kvp_protect {
     kvp_digestmap_t gone; /* key -> highest removed version, while nodes may report removed objects */
     uint32_t gone_read; /* number of entries of `gone` that come from an earlier master's log */
     uint32_t gone_pruned; /* number of entries of `gone` left after its last pruning */
-    bool is_gone_full; /* flag: the map is full, so reports are not trusted any more */
+    bool is_gone_full; /* flag: the map `gone` is full, so reports of nodes are not trusted any more */
 
     kvp_ptab_t tickets;
     uint64_t ticket_seq;

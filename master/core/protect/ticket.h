@@ -17,7 +17,7 @@ typedef enum { KVP_TICKET_HOLD, KVP_TICKET_RESERVE } kvp_ticket_kind_t;
 
 typedef struct kvp_ticket {
     kvp_list_t link; /* link in session->tickets, or in protect->ending */
-    kvp_session_t *session; /* NULL = the ticket has ended and is releasing its objects in slices */
+    kvp_session_t *session; /* the client's session; NULL = the ticket has ended, and releases its objects in slices */
     uint64_t id;
     kvp_heapnode_t expiry; /* of a reservation: entry in protect->expiries */
     uint64_t bytes;
@@ -31,7 +31,7 @@ typedef struct kvp_ticket {
     bool has_hole; /* flag: a requested key was absent */
     kvp_digest_t hole; /* digest of the first absent key */
     uint32_t tenant; /* tenant id of the absent key */
-    uint64_t version; /* if the absent key has a higher version than this, it was put after the look-up */
+    uint64_t version; /* highest version at the look-up: an absent key with a higher version was put later */
     bool is_judged, is_use;
 } kvp_ticket_t;
 

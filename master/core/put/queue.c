@@ -61,10 +61,10 @@ static bool
 is_space_coming(const kvp_puts_t *pq)
 {
     if (!KVP_RULE(SPACE_COMES)) return false;
-    if (pq->claims > 0) return true; /* objects that will be put into these windows can be evicted later */
-    /* after the take-over, objects whose tickets no client restores can be evicted */
+    if (pq->claims > 0) return true; /* new objects in the claimed windows can be evicted later */
+    /* after a fail-over, objects whose tickets no client restores become evictable */
     if (kvp_takeover_may_tickets_come(pq->peers)) return true;
-    /* a chunk that a tenant takes will be empty, or open to puts again */
+    /* a chunk that one tenant takes from another will become empty, or open to puts again */
     if (!kvp_list_is_empty(&pq->cat->taking)) return true;
     return pq->ctx->st.retiring_bytes > 0 || pq->space->writing_bytes > 0 ||
            pq->ctx->st.attempts > pq->waiting_attempts || pq->ctx->st.held_bytes + pq->ctx->st.reserved_bytes > 0 ||
@@ -126,7 +126,7 @@ kvp_put_req_open(kvp_puts_t *pq, kvp_session_t *s, const kvp_frame_hdr_t *ask, c
     p->due_ns = pq->ctx->now_ns + KVP_MS(wait_ms);
     p->n = msg->n;
     p->copies = (uint32_t)kvp_max_u64(1, kvp_min_u64(kvp_min_u64(msg->replicas, pq->cat->up_n), KVP_REPLICAS_MAX));
-    if (msg->only != 0) p->copies = 1; /* all copies would need this segment, but each must lie in another */
+    if (msg->only != 0) p->copies = 1; /* a put into one given segment has one copy: copies lie in different segments */
     p->is_upsert = msg->is_upsert;
     p->pin = (kvp_pin_t)msg->pin;
     p->wish.only = msg->only;
@@ -232,7 +232,7 @@ kvp_put_req_answer(kvp_puts_t *pq, kvp_put_req_t *p)
         msg.detail = explain_wait(pq, why, sizeof why);
     out = kvp_reply_begin(pq->peers, p->session, &p->ask, &msg.base, &at);
     kvp_buf_append(out, p->objs, p->n * sizeof *p->objs);
-    kvp_list_foreach (pos, &p->attempts) /* attempts are in the order of their keys */
+    kvp_list_foreach (pos, &p->attempts) /* the attempts are in the order of the request's keys */
         append_places(pq, kvp_list_entry(pos, kvp_attempt_t, of_req), out);
     kvp_frame_end(out, at);
     kvp_put_req_end(p);
@@ -368,7 +368,7 @@ kvp_put_key_window_free(kvp_puts_t *pq, kvp_put_key_t *k)
     kvp_chunk_t *c = k->claim.chunk;
 
     release_claim(pq, k);
-    /* The segment may have stopped accepting puts, and kvp_put_leave_segment has not released this claim yet. */
+    /* The segment may accept no puts any more, although kvp_put_leave_segment has not released the key's claim. */
     if (c->segment->state == KVP_SEG_UP && kvp_place_alloc_in(pq->space, c, k->oid) == KVP_OK)
         kvp_put_key_done(pq, k);
     else

@@ -35,7 +35,7 @@ typedef enum {
 } kvp_evacuation_t;
 
 struct kvp_put_key {
-    kvp_list_t link; /* link in puts->waiting; not linked while the key has a window */
+    kvp_list_t link; /* link in puts->waiting; not linked while the key has claimed a window */
     kvp_list_t of_req;
     kvp_claim_t claim;
     kvp_put_req_t *req;
@@ -43,7 +43,7 @@ struct kvp_put_key {
     uint32_t oid;
     kvp_scan_t scan; /* position at which the search for a window in all chunks continues */
     uint64_t scan_news; /* value of ctx->space_news when the search at `scan` began */
-    bool is_scanned; /* flag: the search through all chunks has ended */
+    bool is_scanned; /* flag: the key's search for space through all chunks has ended */
     kvp_takes_t takes;
     uint32_t met; /* a bit for each kvp_takes_t: the search met objects of this kind */
     bool is_taking; /* flag: a search for another tenant's chunk to evacuate is running; its position is `scan` */
@@ -53,8 +53,8 @@ struct kvp_put_key {
     kvp_list_t evacuating; /* link in evict->evacuations */
     kvp_evacuation_t evacuation;
     bool is_foreign; /* flag: a whole chunk of another tenant is evacuated */
-    uint32_t evacuate_slot; /* slot at which the walk continues; KVP_SLAB_NONE = at the start */
-    uint64_t evacuate_next_ns, evacuate_end_ns; /* time of the next walk; time at which the evacuation is given up */
+    uint32_t evacuate_slot; /* the chunk's slot at which the walk continues; KVP_SLAB_NONE = its first by address */
+    uint64_t evacuate_next_ns, evacuate_end_ns; /* time of the next walk; time limit of the evacuation */
 };
 
 struct kvp_put_req {
@@ -77,7 +77,7 @@ struct kvp_put_req {
     /* flag: the pool is full, and the message has begun its share of puts; the client must ask again for other keys */
     bool is_cut;
     bool is_refused; /* flag: a waiting key was refused with NO_SPACE */
-    uint64_t refused_news; /* value of ctx->space_news at the first such refusal */
+    uint64_t refused_news; /* value of ctx->space_news at the first refusal of a key with NO_SPACE */
     kvp_pin_t pin;
     kvp_wire_obj_t *objs; /* owned array of n answers, one for each key */
     kvp_wish_t wish;
@@ -101,7 +101,7 @@ void kvp_put_refuse_waiting(kvp_puts_t *pq);
 kvp_err_t kvp_put_key_refusal(const kvp_puts_t *pq, const kvp_put_key_t *k);
 void kvp_put_key_refuse(kvp_puts_t *pq, kvp_put_key_t *k, kvp_err_t err);
 void kvp_put_req_refuse(kvp_puts_t *pq, kvp_put_req_t *p);
-void kvp_put_key_restart(kvp_puts_t *pq, kvp_put_key_t *k); /* releases the key's window, queues the key first */
+void kvp_put_key_restart(kvp_puts_t *pq, kvp_put_key_t *k); /* releases the key's window; the key waits, first of all */
 /* returns true if a node may mount a segment soon, for the first time or again */
 bool kvp_put_may_nodes_come(const kvp_puts_t *pq);
 /* kvp_put_leave_segment gives up the windows in the segment; false if the step's budget ended before the last one. */

@@ -14,9 +14,9 @@ typedef struct kvp_master kvp_master_t;
 /* One parsed record of a report page. */
 typedef struct {
     kvp_wire_extent_t rec; /* used only for an object in memory */
-    kvp_desc_t desc; /* for an object on a tier: only the object's own fields are set */
+    kvp_desc_t desc; /* the object's descriptor; for an object on a tier, without the fields of an extent */
     const uint8_t *key;
-    const kvp_wire_lineage_t *lineage; /* NULL = none, or unknown, because descriptors in memory have no lineage */
+    const kvp_wire_lineage_t *lineage; /* NULL = no lineage, or an unknown one: descriptors in memory have none */
 } kvp_told_t;
 
 /* kvp_told_is_of_key returns true if the record's digest and second hash belong to its key. kvp_told_is_wanted

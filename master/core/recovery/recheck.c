@@ -27,7 +27,7 @@
 #include "master/core/space/retire.h"
 #include "proto/segfmt.h"
 
-#define SLOTS_A_RECORD 16u /* examining this many slots costs as much as handling one record */
+#define SLOTS_A_RECORD 16u /* examining this many slots costs as much of the budget as handling one record */
 
 static bool
 is_copy_at(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint64_t generation)

@@ -269,7 +269,7 @@ kvp_replay_lead(kvp_master_t *m, uint32_t term, bool is_level)
     j->is_resting = false;
     m->peers.is_named = true; /* the pool's identity is in etcd */
     kvp_term_begin(m, term);
-    /* If the previous leader itself had just taken over, some nodes may not have reported to it yet. */
+    /* The log may also lack objects if some nodes had not yet reported to the previous leader after its start. */
     j->is_lacking = !is_level || rp->oldest_term < rp->term;
     if (!rp->is_whole) j->oldest = 0;
     end_reading(m, rp->is_whole);

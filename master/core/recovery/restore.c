@@ -86,8 +86,8 @@ find_group(kvp_master_t *m, const kvp_session_t *s, const kvp_wire_present_t *re
 
 /* ---- the objects of one ticket */
 typedef struct {
-    uint32_t at[KVP_PLACES_MAX]; /* for each object or group that was found: its index in the message */
-    uint32_t oids[KVP_PLACES_MAX]; /* for each object that was found: its oid */
+    uint32_t at[KVP_PLACES_MAX]; /* for each object or group found in the index: position of its key in the message */
+    uint32_t oids[KVP_PLACES_MAX]; /* for each object found in the index: its oid */
     kvp_group_t *groups[KVP_PLACES_MAX];
     uint32_t n;
 } found_t;

@@ -29,9 +29,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define RISE_MAX 16u /* limit of the terms by which one rise may raise the term */
-#define RISES_NS KVP_MS(3600000) /* within this time at most KVP_TERM_RISES_MAX rises are allowed */
-#define LEAP_MAX 65536u /* limit of a single longer rise, before the first grant of a master that kept no state */
+#define RISE_MAX 16u /* one peer's message may raise the term by at most this number */
+#define RISES_NS KVP_MS(3600000) /* within this time peers may raise the term at most KVP_TERM_RISES_MAX times */
+#define LEAP_MAX 65536u /* limit of the one larger rise that a master without state allows before its first grant */
 
 /* Begins a new log, because the old log lacks another master's records and nodes that are not connected know more. */
 static void
@@ -73,7 +73,7 @@ kvp_term_follow(kvp_master_t *m, uint32_t term)
     kvp_ctx_note(&m->ctx, "a node obeys term %u: all clients and nodes reconnect under term %u", term, m->ctx.term);
 }
 
-/* Returns whether peers may cause this rise, and counts it. */
+/* Returns true if a peer may raise the master's term by `step`, and counts the rise. */
 static bool
 may_rise(kvp_master_t *m, uint32_t step)
 {
@@ -91,7 +91,7 @@ may_rise(kvp_master_t *m, uint32_t step)
     return true;
 }
 
-/* Refuses the term, writes the reason, and logs it once until the term rises. */
+/* Refuses a peer's higher term and writes the reason, which is logged once until this master's term rises. */
 kvp_err_t
 kvp_term_refuse(kvp_master_t *m, uint32_t term, char why_out[KVP_TERM_WHY_MAX])
 {

@@ -69,7 +69,7 @@ end_some_of(kvp_master_t *m, kvp_session_t *s)
         if (m->ctx.slice_left == 0) return false;
         kvp_ticket_drop(&m->prot, kvp_list_first(&s->tickets, kvp_ticket_t, link));
     }
-    while (!kvp_list_is_empty(&s->reqs)) /* put requests whose last attempt has ended already; they are few */
+    while (!kvp_list_is_empty(&s->reqs)) /* the ended session's few put requests whose attempts have all ended */
         kvp_put_req_end(kvp_list_first(&s->reqs, kvp_put_req_t, link));
     return true;
 }
@@ -106,10 +106,10 @@ strip_session(kvp_master_t *m, kvp_session_t *s)
     m->ctx.st.fences += is_unfinished;
     kvp_stagewaits_end(s);
     kvp_groups_abandon(&m->prot, s);
-    /* Only the list's head is unlinked: the retire records of abandoned attempts stay linked to each other. The ended
-     * client can no longer report that an attempt is drained, so the node's proof frees their extents. */
+    /* Unlinks the head of the list of abandoned extents, whose retire records stay linked to each other. The ended
+     * client cannot report its writes as drained any more, so the node's proof frees the extents. */
     kvp_list_del(&s->abandoned);
-    kvp_deferred_end_all(&m->prot, s); /* before its walks and leases end, so that no answer is sent */
+    kvp_deferred_end_all(&m->prot, s); /* before the walks and leases end: no answer is sent */
     kvp_remove_end_all(m, s);
     kvp_lease_end(&m->prot, s, s->is_drained);
     kvp_segments_lost(m, s);
@@ -144,7 +144,7 @@ kvp_session_tick(kvp_master_t *m)
 
         if (m->ctx.now_ns - s->seen_ns < m->ctx.conf.session_ttl_ns + stalled) return;
         if (m->ctx.slice_left == 0) return;
-        /* Moved to the end of the list, so that a slowly closed connection does not hide expired sessions after it. */
+        /* The session moves to the list's end, so that a slowly closed connection hides no other expired session. */
         kvp_list_del(&s->link);
         kvp_list_add_tail(&m->peers.seen, &s->link);
         s->seen_ns = m->ctx.now_ns;

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define OF_A_KIND_MAX 4u /* limit of the reasons listed with one code; one more line counts the others */
+#define OF_A_KIND_MAX 4u /* limit of the reasons of one kind in Status; one more line counts the others */
 /* a node that was given up and has not connected again is reported for this time */
 #define LOST_NODE_NS KVP_MS(3600u * 1000u)
 

@@ -126,7 +126,7 @@ kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     if (named == KVP_LIMIT)
         kvp_session_shut(s); /* kvp_term_refuse has logged the reason */
     else if (err == KVP_NOT_LEADER)
-        kvp_session_shut(s); /* not logged: clients that ask all masters for the leader break no rule */
+        kvp_session_shut(s); /* NOT_LEADER is not logged: clients may ask all masters */
     else if (err != KVP_OK)
         kvp_session_close(&m->peers, s, reply.detail);
     kvp_pb_free(&pb, hello);
@@ -169,7 +169,7 @@ kvp_on_heartbeat(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     if (s->role == KVP_ROLE_NODE && hb->term > m->ctx.term) {
         reply.err = kvp_term_refuse(m, hb->term, why);
         reply.detail = why;
-        /* the node would not obey this lower term; its Mount, after it reconnects, may prove the term */
+        /* the node obeys only its higher term; after it reconnects, its Mount may prove this term */
         kvp_session_shut(s);
         kvp_session_dirty(&m->peers, s);
     }

@@ -42,7 +42,7 @@ kvp_on_snapshot(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     if (reply.err == KVP_OK) {
         reply.number = msg->number;
         if (msg->number >> 32 != m->ctx.term) {
-            (void)kvp_master_snapshot(m); /* false: a base in progress serves this request, too */
+            (void)kvp_master_snapshot(m); /* false: the base (snapshot) in progress is used for this request */
             reply.number = (uint64_t)m->ctx.term << 32 | m->base.bases;
         }
         reply.is_whole = (uint32_t)reply.number <= m->base.taken;

@@ -25,7 +25,7 @@ struct kvp_stagewait {
     size_t len;
     kvp_stage_waiter_t *waiters; /* n waiters, one for each key */
     uint32_t n;
-    /* 0 = the request waits for loads; otherwise it waits until one of this many nodes reconnects */
+    /* 0 = the request waits for loads; n > 0 = it waits until one of n disconnected nodes reconnects */
     uint32_t awaited_n;
     uint8_t *head;
     size_t tail_at;

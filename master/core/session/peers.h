@@ -15,8 +15,8 @@
 /* How long all output to peers is held back while the shell saves the pool's identity. */
 typedef enum {
     KVP_MUTE_NOT, /* output is not held back */
-    KVP_MUTE_UNTIL_TRIED, /* until the shell has tried to save the identity */
-    KVP_MUTE_UNTIL_SAVED, /* until the shell has saved a raised term */
+    KVP_MUTE_UNTIL_TRIED, /* output is held back until the shell has tried to save the identity */
+    KVP_MUTE_UNTIL_SAVED, /* output is held back until the shell has saved a raised term */
 } kvp_mute_t;
 
 /* The connected peers, the output for them, and this master's identity. */

@@ -172,6 +172,6 @@ kvp_pool_granted(kvp_sessions_t *peers)
     peers->may_leap = false;
     if (peers->is_named) return;
     peers->is_named = true;
-    peers->follows_until_ns = 0; /* no node has memory of this new pool from a term of another master */
+    peers->follows_until_ns = 0; /* new pool: no node has memory that could raise this master's term */
     kvp_peers_ident_changed(peers, KVP_MUTE_UNTIL_TRIED);
 }

@@ -21,8 +21,8 @@ typedef struct kvp_tenant kvp_tenant_t;
 
 typedef enum {
     KVP_SESSION_OPEN,
-    KVP_SESSION_CLOSING, /* the connection is closed after the output is sent; input is ignored */
-    KVP_SESSION_OVER, /* as CLOSING, and only attempts and tickets of the session are left to be freed */
+    KVP_SESSION_CLOSING, /* the session's connection is closed after its output is sent; input is ignored */
+    KVP_SESSION_OVER, /* the session has ended; only its attempts and tickets are left to be freed */
 } kvp_session_life_t;
 
 typedef struct kvp_session kvp_session_t;
@@ -70,7 +70,7 @@ struct kvp_session {
 kvp_session_t *kvp_session_find(kvp_sessions_t *peers, uint64_t conn);
 kvp_session_t *kvp_session_open(kvp_sessions_t *peers, uint64_t conn);
 void kvp_session_close(kvp_sessions_t *peers, kvp_session_t *s,
-                       const char *why); /* closes s after a breach of the protocol, or an expiry */
+                       const char *why); /* closes s because its peer broke the protocol, or was silent too long */
 /* kvp_session_shut has the connection closed after its output is sent. */
 static inline void
 kvp_session_shut(kvp_session_t *s)

@@ -28,11 +28,11 @@ typedef struct {
     kvp_list_t waiters; /* kvp_stage_waiter_t */
     kvp_segment_t *segment; /* the memory segment of the move */
     uint32_t number; /* number of the move in space->moves */
-    bool is_sent; /* flag: the order was sent to the node */
+    bool is_sent; /* flag: the order for this move was sent to the node */
     bool is_orphan; /* flag: the object was removed during the move */
     bool is_load; /* flag: a load from the tier into memory; otherwise a write to the tier */
     bool is_placed; /* flag: the load has got an extent */
-    kvp_err_t result; /* NO_SPACE: the load got no extent in time; NODE_LOST: the node failed, or disconnected */
+    kvp_err_t result; /* NO_SPACE: a load got no extent in time; NODE_LOST: the move's node failed, or disconnected */
     kvp_digest_t digest;
     uint64_t version, len;
     kvp_place_t at;

@@ -31,8 +31,8 @@
 
 #include <stdlib.h>
 
-#define FITS_MAX 8u /* limit of the chunks whose best fits are compared */
-#define BLOCK_RECORDS 64u /* returning a block of records to the system costs as much as handling this many records */
+#define FITS_MAX 8u /* limit of the chunks in which an allocation looks for the tightest free extent */
+#define BLOCK_RECORDS 64u /* freeing one memory block costs as much of the budget as handling this many records */
 /* limit of the free extents that one allocation skips, because they are promised to other puts or have unsafe slots */
 #define PROMISED_MAX 16u
 
@@ -155,7 +155,7 @@ room_find(kvp_space_t *sp, kvp_segment_t *g, uint32_t from, uint32_t units)
     if (from >= g->chunk_n) return NULL;
     while (g->room[node] < units) {
         while ((node & 1) != 0)
-            node /= 2; /* the last child of its parent: continue after the parent */
+            node /= 2; /* search in the tree: after a last child, continue after its parent */
         if (node == 0) return NULL;
         node++;
     }
@@ -201,7 +201,7 @@ bool
 kvp_place_has_key_room(const kvp_chunk_t *c, uint16_t key_len)
 {
     if (key_len <= KVP_KEY_CELL_BYTES) return true;
-    if (c->unclaimed > 0) return false; /* a writer of an earlier term might still write there */
+    if (c->unclaimed > 0) return false; /* an old writer might still write a key there */
     return c->long_keys == NULL || kvp_slab_can_fit(c->long_keys, key_len);
 }
 
@@ -466,7 +466,7 @@ alloc_in_segment(kvp_space_t *sp, kvp_segment_t *g, const kvp_attempt_t *a, cons
 static bool
 is_emptier(const kvp_segment_t *a, const kvp_segment_t *b)
 {
-    /* Compares shares, not bytes, because segments differ in size. */
+    /* Compares the used share of each segment, because segments differ in size. */
     return (unsigned __int128)a->used_bytes * b->size_bytes < (unsigned __int128)b->used_bytes * a->size_bytes;
 }
 

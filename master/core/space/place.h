@@ -22,8 +22,8 @@ kvp_err_t kvp_place_alloc_in(kvp_space_t *sp, kvp_chunk_t *c, uint32_t oid);
  * extent is not added to the object yet. NO_SPACE if no extent fits. */
 kvp_err_t kvp_place_alloc_stage(kvp_space_t *sp, kvp_segment_t *g, uint32_t oid, kvp_place_t *at_out);
 void kvp_place_room_init(kvp_segment_t *g); /* makes g->room; all chunks are empty */
-void kvp_place_room_changed(kvp_chunk_t *c); /* call after each use of the chunk's allocator */
-/* the chunk must be empty; its allocators are freed in slices */
+void kvp_place_room_changed(kvp_chunk_t *c); /* updates g->room: call after each use of the chunk's allocator */
+/* kvp_place_chunk_fini frees an empty chunk's allocators, in slices */
 void kvp_place_chunk_fini(kvp_space_t *sp, kvp_chunk_t *c);
 /* takes over the memory of a record pool (common/recpool.h), leaving *pool zeroed; kvp_place_free_some frees it in
  * slices */
@@ -62,7 +62,7 @@ kvp_place_is_sealed(const kvp_chunk_t *c, uint32_t slot) /* true after kvp_place
     return c->sealed != NULL && (c->sealed[slot / 8] >> slot % 8 & 1) != 0;
 }
 bool kvp_place_has_key_room(const kvp_chunk_t *c,
-                            uint16_t key_len); /* at present; false while the chunk has unclaimed extents */
+                            uint16_t key_len); /* true if the key fits now; false while extents are unclaimed */
 /* kvp_place_may_lie returns true if the next copy of the attempt may lie in segment g: the attempt has no copy there
  * and does not wait for one, no copy is on g's host (unless all hosts have one), and `wish` allows g. */
 bool kvp_place_may_lie(const kvp_space_t *sp, const kvp_attempt_t *a, const kvp_wish_t *wish, const kvp_segment_t *g);

@@ -129,7 +129,7 @@ kvp_retire_gap(kvp_space_t *sp, kvp_chunk_t *c, uint32_t slot)
     };
     uint64_t bytes = kvp_slab_len(c->slab, slot);
 
-    c->segment->objects++; /* counted as if the extent had contained an object */
+    c->segment->objects++; /* kvp_retire_place will subtract an object, although the extent had none */
     c->tenant->used_bytes += bytes;
     c->segment->used_bytes += bytes;
     if (c->segment->state != KVP_SEG_LOST) sp->ctx->st.used_bytes += bytes;
@@ -272,7 +272,7 @@ kvp_retire_forget(kvp_space_t *sp, kvp_retire_t *r)
 void
 kvp_retire_abandoned(kvp_retire_t *r, kvp_session_t *s, uint64_t attempt)
 {
-    /* over the limit the extent is not listed, and stays in quarantine until the client's session has ended */
+    /* over the limit, the silent client's extent is not listed: it is quarantined until the session has ended */
     if (s->abandoned_n == KVP_ABANDONED_MAX) return;
     s->abandoned_n++;
     r->attempt = attempt;

@@ -90,7 +90,7 @@ void kvp_retire_lost(kvp_session_t *node); /* forgets the node's unanswered orde
 bool kvp_retire_is_late(const kvp_space_t *sp, const kvp_session_t *node); /* an answer to a Retire is overdue */
 void kvp_retire_resend(kvp_space_t *sp, kvp_segment_t *g); /* queues unanswered records again */
 void kvp_retire_void(kvp_space_t *sp,
-                     kvp_retire_t *r); /* frees the extent: the node reported an empty slot, no order was sent yet */
+                     kvp_retire_t *r); /* frees the extent, for which no order was sent: its slot is empty */
 void kvp_retire_forget(kvp_space_t *sp, kvp_retire_t *r); /* frees the record with its removed segment */
 /* kvp_retire_set_dead and kvp_retire_set_free apply the node's answer. Extents of a claimed window stay
  * reserved until all of them are free: then the claim is put on space->claims_ready, which kvp_put_windows_free

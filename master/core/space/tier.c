@@ -23,7 +23,7 @@
 #include <stdlib.h>
 
 #define ORDERS_MAX 4u /* limit of the unanswered orders of one kind for one segment, except DEMOTE orders */
-/* limit of the unanswered DEMOTE orders: the device has writes to do while other orders are answered */
+/* limit of a segment's unanswered DEMOTE orders (writes to SSD): enough to keep the SSD busy */
 #define DEMOTES_MAX 16u
 /* unfinished loads may have at most 1/2 of the segment's memory; a single larger load is allowed */
 #define LOADS_SHARE 2u

@@ -152,7 +152,7 @@ kvp_tier_drop(kvp_space_t *sp, kvp_segment_t *t, kvp_digest_t digest, uint64_t v
     kvp_tier_drop_t *d;
 
     if (t->node == NULL && (t->ssd.has_lost_drops || t->ssd.drops_n >= DROPS_MAX)) {
-        t->ssd.has_lost_drops = true; /* so the node must report the tier's contents when it connects */
+        t->ssd.has_lost_drops = true; /* a drop was lost: the node must report the tier when it connects */
         drops_end(sp, t);
         return;
     }
@@ -173,7 +173,7 @@ kvp_tier_free(kvp_space_t *sp, kvp_segment_t *t)
 {
     drops_end(sp, t);
     sp->tiers_n--;
-    while (!kvp_list_is_empty(&t->ssd.tenants)) /* the tier is empty, except when the whole core is destroyed */
+    while (!kvp_list_is_empty(&t->ssd.tenants)) /* has chunks only if the whole core is destroyed */
         chunk_free(sp, kvp_list_first(&t->ssd.tenants, kvp_chunk_t, of_tier));
     kvp_list_foreach (pos, &sp->cat->segments) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);

@@ -18,7 +18,7 @@ typedef struct kvp_deferred kvp_deferred_t;
 
 /* A record that a tier must drop. */
 typedef struct {
-    kvp_list_t link; /* link in segment->ssd.drops, or in the records of an order */
+    kvp_list_t link; /* link in segment->ssd.drops, or in the list of records of an order to the node */
     kvp_digest_t digest;
     uint64_t version;
     kvp_deferred_t *deferred;

@@ -25,8 +25,7 @@ kvp_rdma_address_cache_fini(kvp_rdma_address_cache_t *addresses)
     pthread_mutex_destroy(&addresses->lock);
 }
 
-/* Finds a peer's entry in the address cache by its configured address; NULL = none. memcmp is enough, because addresses
- * are zeroed before they are set. */
+/* Finds a peer's cache entry by its configured address, zeroed before it was set, so memcmp is enough. NULL = none. */
 static kvp_rdma_cached_peer_t *
 find_cached(kvp_rdma_address_cache_t *addresses, const struct sockaddr_storage *known)
 {
@@ -78,7 +77,8 @@ kvp_rdma_address_cache_failed(kvp_rdma_address_cache_t *addresses, const struct 
 }
 
 #define MTU_MIN 256u /* the smallest MTU (packet size) that verbs knows */
-/* the age from which an answer cannot be used: after a minute the peer's connection manager gives up silently */
+/* The time limit for reading the peer's answer, counted from the rail's previous event. An answer read later is not
+ * used, and the rail connects again, because the peer's connection manager gives up silently after a minute. */
 #define ANSWER_OLD_NS (10 * KVP_NS_PER_S)
 
 static void
@@ -117,8 +117,8 @@ on_resolved(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     return err == KVP_OK ? ep->tp->verbs->ask(rail->id, data, kvp_rdma_ask_encode(&ask, data)) : err;
 }
 
-/* Returns whether to connect again with the peer's smaller MTU. Only once for each rail, because a second refusal has
- * another cause. */
+/* Returns whether the rail should connect again with the peer's smaller MTU. Only once for each rail, because a second
+ * refusal has another cause. */
 static bool
 may_lower(const kvp_rdma_rail_t *rail, const kvp_rdma_answer_t *answer)
 {

@@ -39,7 +39,7 @@ finish_list(kvp_rdma_ep_t *ep, kvp_list_t *list, kvp_err_t status)
     }
 }
 
-/* Drops the works of all rails, while the transfers that they name still exist. */
+/* Drops the records of work requests (works) of all rails, while the transfers of the works still exist. */
 static void
 forget_works(kvp_rdma_ep_t *ep)
 {

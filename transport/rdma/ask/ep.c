@@ -184,7 +184,7 @@ on_completion(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_wc_t *wc)
     uint64_t before = rail->bytes;
     kvp_rdma_work_t work;
 
-    /* the work was already taken, by a completion that covered it */
+    /* a completion of a later work request has already covered this work */
     if (wc->id < rail->works_tail || wc->id >= rail->works_head) return;
     if (wc->status != KVP_RDMA_WC_OK) {
         break_at(ep, rail, wc->id, wc->status);

@@ -70,7 +70,7 @@ kvp_rdma_ep_of(kvp_ep_t *ep)
  * pairs: afterwards the endpoint touches no local memory and is broken. kvp_rdma_ep_finish_all completes every transfer
  * with the status, after the queue pairs have been destroyed. kvp_rdma_ep_lose destroys the queue pairs, completes the
  * transfer `guilty` (NULL = none) with the status, and all others with DISCONNECTED. */
-bool kvp_rdma_ep_is_idle(const kvp_rdma_ep_t *ep); /* true: no transfer waits or is under way */
+bool kvp_rdma_ep_is_idle(const kvp_rdma_ep_t *ep); /* true: the endpoint has no transfer waiting or under way */
 void kvp_rdma_ep_finish(kvp_rdma_ep_t *ep, kvp_xfer_t *xfer, kvp_err_t status);
 void kvp_rdma_ep_hang_up(kvp_rdma_ep_t *ep);
 void kvp_rdma_ep_finish_all(kvp_rdma_ep_t *ep, kvp_err_t status);

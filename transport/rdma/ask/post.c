@@ -82,7 +82,7 @@ typedef struct {
     kvp_xfer_t *xfer;
     kvp_rdma_at_t at;
     uint64_t off, seq;
-    uint32_t len; /* before posting the most bytes to post; after posting the bytes posted */
+    uint32_t len; /* the slice's length in bytes: before posting the maximum, after posting the posted bytes */
 } slice_t;
 
 /* Chooses the next slice to post: first works of failed rails, then the next bytes of the first transfer in todo.
@@ -146,7 +146,7 @@ typedef struct {
     kvp_rdma_sge_t pieces[KVP_RDMA_SGE_MAX];
     uint32_t n; /* the number of pieces; 0 = the slice cannot be sent in this way now */
     bool is_inline, is_copied;
-    uint32_t slot; /* the offset of copied bytes in the landing area */
+    uint32_t slot; /* the offset of the request's copied bytes in the landing area */
 } request_t;
 
 /* make_inline, make_direct and make_copied each try one way to make the work request of a slice. They set s->len to
@@ -164,7 +164,7 @@ make_inline(const kvp_rdma_rail_t *rail, const slice_t *s, request_t *q)
     for (uint32_t i = 0; xfer->kind == KVP_XFER_WRITE && i < xfer->iov_n; i++) {
         const kvp_iov_t *piece = &xfer->iov[i];
 
-        if (piece->len == 0) continue; /* left out, because some adapters take a length of 0 as 2 GiB */
+        if (piece->len == 0) continue; /* an empty piece is left out: some adapters take a length of 0 as 2 GiB */
         q->pieces[q->n++] = (kvp_rdma_sge_t){.addr = (uint64_t)(uintptr_t)piece->addr, .len = (uint32_t)piece->len};
     }
 }

@@ -25,7 +25,7 @@
 #define QUIET_BYTES (64u << 20) /* the most bytes that a rail posts without requesting a completion */
 #define QUIET_WORK (KVP_RDMA_AREA_BYTES / 2)
 #define LEN_MAX (1u << 30)
-#define RESERVE 3u /* a new work needs its place and two for READs that flush writes (for a PUBLISH, at the end) */
+#define RESERVE 3u /* queue places a new work needs: one, and two for READs that flush writes (PUBLISH: at the end) */
 
 static void
 free_area(kvp_rdma_rail_t *rail)
@@ -211,7 +211,7 @@ signal_last(kvp_rdma_rail_t *rail)
     rail->quiet_bytes = rail->quiet_work = 0;
 }
 
-/* If the batch has writes, the signaled work is a READ that flushes them into the peer's memory. */
+/* In a batch with writes, the work that kvp_rdma_rail_settle signals is a READ that flushes them at the peer. */
 void
 kvp_rdma_rail_settle(kvp_rdma_rail_t *rail, bool is_long)
 {

@@ -16,7 +16,7 @@
 /* A position in the list of pieces (iov) of a transfer. */
 typedef struct {
     uint32_t iov; /* the index of the piece in xfer->iov */
-    size_t off; /* the offset in the piece of the iov */
+    size_t off; /* the offset of the position in this piece, in bytes */
 } kvp_rdma_at_t;
 
 /* A work: a work request of a transfer that is posted and has not completed. */
@@ -27,7 +27,7 @@ typedef struct {
     uint64_t seq; /* the work's number in the order of first posting on all rails */
     uint32_t len;
     bool is_copied; /* the bytes go through the landing area */
-    uint32_t slot; /* is_copied: the offset of the bytes in the landing area */
+    uint32_t slot; /* if is_copied: the offset of the work's bytes in the landing area */
     uint64_t area_end; /* the area's bytes before this position become free when the work completes */
 } kvp_rdma_work_t;
 
@@ -60,7 +60,7 @@ typedef enum {
 
 typedef struct {
     kvp_rdma_tp_t *tp;
-    kvp_rdma_id_t *id; /* NULL = no connection, so no adapter accesses local memory for this rail */
+    kvp_rdma_id_t *id; /* the rail's connection; NULL = none, so no adapter accesses local memory for this rail */
     bool is_up; /* the rail is connected */
     uint64_t stood_ns; /* the time when the rail was connected */
     /* our adapter's and the peer's adapter's number; the latter is also the index of the key in a token */

@@ -83,7 +83,7 @@ kvp_rdma_paths_reset(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path)
     pthread_mutex_unlock(&paths->lock);
 }
 
-/* Counts a failure of a path, and sets retry_ns. After the first failure it is a random time of up to 50 ms away. */
+/* Counts a failure of a path, and sets retry_ns: after the first failure to a random time up to 50 ms from now. */
 static void
 count_failure(kvp_rdma_fails_t *fails, uint64_t now_ns, uint64_t dice)
 {
@@ -201,7 +201,7 @@ home_rail(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
     return best;
 }
 
-/* The answer true is final: a connection made later would be younger than the grant of the space too. */
+/* A result of true is final: a connection made later would be younger than the grant of the write's space too. */
 bool
 kvp_rdma_rails_are_young(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
 {
@@ -209,8 +209,8 @@ kvp_rdma_rails_are_young(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
            KVP_RULE(RDMA_OLD_WRITES);
 }
 
-/* Returns whether, on all other rails, the works have completed that the transfer must come after. On its own rail a
- * fence orders it after them. */
+/* Returns whether all works that the transfer must come after have completed on the other rails. On the transfer's own
+ * rail a fence orders the transfer after such works. */
 static bool
 is_over_elsewhere(const kvp_rdma_ep_t *ep, const kvp_rdma_rail_t *rail, const kvp_xfer_t *xfer)
 {

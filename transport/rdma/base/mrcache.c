@@ -32,12 +32,12 @@ typedef struct kvp_mrpiece {
     uintptr_t start;
     uintptr_t end;
     uintptr_t max_end; /* the highest end among this piece and all pieces before it in the array */
-    kvp_devmem_t mem; /* the kind and device of the memory; HOST: host memory */
+    kvp_devmem_t mem; /* the kind and device of the piece's memory; HOST: host memory */
     _Atomic bool is_ready;
     bool is_busy; /* a thread is registering the piece */
     bool has_failed;
     uint32_t loans;
-    kvp_list_t link; /* link in `waiting`; empty = its registration has begun, ended or was given up */
+    kvp_list_t link; /* link in `waiting`; empty = the piece's registration has begun, ended or was given up */
     kvp_rdma_reg_t *regs[KVP_RDMA_DEVS_MAX];
 } piece_t;
 
@@ -280,8 +280,8 @@ register_with_all(const kvp_mrcache_t *c, piece_t *p, void *addr, size_t len, in
     return true;
 }
 
-/* Registers a piece of device memory as a dma-buf. It reaches to page borders, but look-ups never return the bytes
- * outside of the piece. */
+/* Registers a piece of device memory as a dma-buf. The registration reaches to page borders, but look-ups never return
+ * the bytes outside of the piece. */
 static bool
 register_dmabuf(const kvp_mrcache_t *c, piece_t *p)
 {

@@ -30,7 +30,7 @@ typedef struct {
 typedef struct {
     struct sockaddr_storage theirs; /* the peer's address with port 0; family 0 = the entry is empty */
     uint32_t ours;
-    uint64_t failed_ns; /* the time of the last failure; 0 = never */
+    uint64_t failed_ns; /* the time of the path's last failure; 0 = never */
     kvp_rdma_fails_t fails;
 } kvp_rdma_path_entry_t;
 
@@ -90,7 +90,7 @@ typedef struct {
 
 /* The serving side of an instance. It is initialized with the instance, and serves after listen. */
 typedef struct {
-    pthread_mutex_t lock; /* guards all fields, and every use of the ids */
+    pthread_mutex_t lock; /* guards all fields of the serving side, and every use of its connection ids */
     kvp_rdma_cm_t *cm;
     kvp_rdma_listener_t listeners[1 + KVP_RDMA_RAILS_MAX]; /* the first listener is at the address given to listen */
     size_t listeners_n;
@@ -116,7 +116,7 @@ typedef struct {
     bool needs_sums;
     kvp_mrcache_t *cache; /* the registration cache of local memory */
     uint64_t incarnation;
-    bool is_incarnation_drawn; /* each endpoint draws and sends its own incarnation */
+    bool is_incarnation_drawn; /* flag: each endpoint draws and sends an incarnation of its own instead */
     uint64_t epoch; /* the instance's random epoch; see kvp_rdma_epoch */
     uint8_t pool_id[16];
     uint32_t max_conns;
@@ -129,7 +129,7 @@ typedef struct {
 typedef struct {
     kvp_mr_t base;
     kvp_rdma_reg_t *regs[KVP_RDMA_RAILS_MAX]; /* the registrations for readers, by device */
-    kvp_list_t grants; /* the writers' keys (grants); guarded by the serving lock */
+    kvp_list_t grants; /* the peers' write keys for this memory (grants); guarded by the serving lock */
 } kvp_rdma_mr_t;
 
 typedef struct {

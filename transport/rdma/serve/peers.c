@@ -19,7 +19,7 @@
 typedef struct {
     kvp_list_t link; /* link in the peer's list of grants, or in serving.ended */
     kvp_list_t of_mr;
-    kvp_rdma_reg_t *regs[KVP_RDMA_RAILS_MAX]; /* while is_busy used only by the thread that registers or deregisters */
+    kvp_rdma_reg_t *regs[KVP_RDMA_RAILS_MAX]; /* registrations, by device; used only by the busy thread while is_busy */
     kvp_rdma_peer_t *peer; /* the peer that may write with the keys; NULL: the grant has ended */
     bool is_busy; /* a thread is registering or deregistering the memory for this grant */
 } grant_t;

@@ -72,7 +72,7 @@ typedef struct {
     /* The device was removed from the machine: nothing can be created on it. The kernel completes the removal only
      * after all ids on the device were closed. Their users close them after an event, or after reading this flag. */
     _Atomic bool is_gone;
-    _Atomic uint32_t life; /* how often the device has returned; the keys change with each return */
+    _Atomic uint32_t life; /* how often the device was removed and has returned; its keys change with each return */
 } kvp_rdma_dev_t;
 
 /* A registration. Its keys change when the device returns, and are invalid while the device is removed. */
@@ -84,13 +84,13 @@ typedef struct {
 } kvp_rdma_reg_t;
 
 typedef struct {
-    int fd; /* a descriptor that is readable (poll(2)) while an event is pending */
+    int fd; /* the channel's descriptor, readable (poll(2)) while a connection event is pending */
 } kvp_rdma_cm_t;
 
 typedef struct {
     kvp_rdma_cm_t *cm;
     kvp_rdma_dev_t *dev; /* the id's device; NULL before RESOLVED, and for a listener at all addresses */
-    void *arg; /* a pointer for the user; NULL at first */
+    void *arg; /* a pointer for the user of the connection id; NULL at first */
     /* connect: the MTU that the user may set before RESOLVED; 0 = the MTU of the port */
     uint32_t mtu_bytes;
     int cq_fd; /* readable after `arm` once a completion has come; -1 = the id has no completion queue */
@@ -108,12 +108,12 @@ typedef enum {
 } kvp_rdma_access_t;
 
 typedef enum {
-    KVP_RDMA_ON_ITS_WAY, /* connecting goes on, and needs no action; not every stack reports it */
-    KVP_RDMA_RESOLVED, /* connecting: the id has its device; now call qp_make, then ask */
-    KVP_RDMA_REQUEST, /* listener: `id` is a new connection with its device, and `data` is the peer's request */
-    KVP_RDMA_ESTABLISHED, /* the connection is made; on the asking side `data` is the peer's answer */
-    KVP_RDMA_REFUSED, /* the peer refused; `data` is its message if the peer is a kvpool program */
-    KVP_RDMA_UNREACHABLE, /* there is no route, or no answer */
+    KVP_RDMA_ON_ITS_WAY, /* event: connecting goes on, and needs no action; not every stack reports it */
+    KVP_RDMA_RESOLVED, /* event: the connecting id has its device; now call qp_make, then ask */
+    KVP_RDMA_REQUEST, /* event of a listener: `id` is a new connection with its device; `data` is the peer's request */
+    KVP_RDMA_ESTABLISHED, /* event: the connection is made; on the asking side `data` is the peer's answer */
+    KVP_RDMA_REFUSED, /* event: the peer refused; `data` is its message if the peer is a kvpool program */
+    KVP_RDMA_UNREACHABLE, /* event: connecting failed, for example because there is no route, or no answer */
     /* The connection has ended, or its device was removed: the last event of an id, at most once. A dead machine or a
      * broken path causes no event. */
     KVP_RDMA_GONE,
@@ -122,7 +122,7 @@ typedef enum {
 typedef struct {
     kvp_rdma_event_kind_t kind;
     kvp_rdma_id_t *id;
-    uint8_t data[KVP_RDMA_ANSWER_MAX]; /* the peer's message; bytes after len are undefined */
+    uint8_t data[KVP_RDMA_ANSWER_MAX]; /* the peer's message in the event; bytes after len are undefined */
     size_t len;
 } kvp_rdma_event_t;
 
@@ -151,16 +151,16 @@ typedef struct {
     uint64_t id;
     uint32_t flags;
     uint32_t sge_n;
-    const kvp_rdma_sge_t *sge; /* the pieces of local memory, borrowed for the call to post */
+    const kvp_rdma_sge_t *sge; /* the request's pieces of local memory, borrowed for the call to post */
     uint64_t raddr;
     uint32_t rkey;
 } kvp_rdma_wr_t;
 
 typedef enum {
     KVP_RDMA_WC_OK,
-    KVP_RDMA_WC_FLUSHED, /* an earlier request failed, or the queue pair had ended */
-    KVP_RDMA_WC_NO_ACCESS, /* the peer's key or range is not valid, or no longer valid */
-    KVP_RDMA_WC_NO_ANSWER, /* the peer did not answer, and the retries are used up */
+    KVP_RDMA_WC_FLUSHED, /* the request's result is not known: an earlier request failed, or the queue pair had ended */
+    KVP_RDMA_WC_NO_ACCESS, /* the request failed: the peer's key or range is not valid, or no longer valid */
+    KVP_RDMA_WC_NO_ANSWER, /* the request failed: the peer did not answer, and the retries are used up */
     /* the local memory is not the registered memory any more, for example because the program freed device memory */
     KVP_RDMA_WC_NO_MEMORY,
     KVP_RDMA_WC_FAILED, /* any other failure: see `code` */

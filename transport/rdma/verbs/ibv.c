@@ -25,7 +25,7 @@
 #define PATH_PKEY 0xFFFF /* the only partition key of Ethernet */
 #define PATH_REVERSIBLE 0x80
 #define PATH_EXACTLY (2 << 6) /* the selector in a path record that demands exactly the given value */
-#define PATH_LIFETIME 18 /* of packets: 4.096 us << 18, the connection manager's own value for Ethernet */
+#define PATH_LIFETIME 18 /* lifetime of packets: 4.096 us << 18, the connection manager's own value for Ethernet */
 #define BACKLOG 128
 /* 4.096 us << 15 = 134 ms for each try; after seven retries, about 1 s, a silent peer is given up */
 #define ACK_TIMEOUT 15

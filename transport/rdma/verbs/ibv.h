@@ -16,7 +16,7 @@ typedef struct {
     struct ibv_pd *pd;
     struct ibv_cq *no_cq; /* an always empty completion queue, for queue pairs that only serve */
     kvp_list_t regs; /* the registrations on the device */
-    kvp_list_t missing; /* registrations to make on the device, first or again */
+    kvp_list_t missing; /* registrations still to make on the device, for the first time or after its return */
     uint32_t uses; /* the number of ids and calls that use the device; a removed device is closed after the last */
     bool is_leaving; /* a thread is closing the device */
     bool is_dead; /* the device's context is unusable for good */

@@ -28,7 +28,7 @@
 
 static struct {
     pthread_mutex_t lock;
-    const kvp_rdma_libs_t *libs; /* set by the first devs_open, before a caller has a device; then constant */
+    const kvp_rdma_libs_t *libs; /* the libraries' functions; set by the first devs_open, then constant */
     struct ibv_context **list;
     kvp_ibv_dev_t devs[KVP_RDMA_DEVS_MAX];
     size_t devs_n;
@@ -472,7 +472,7 @@ look_at_list(void)
         if (host.devs[i].ctx == NULL) take_back(&host.devs[i]);
 }
 
-/* Does nothing if another thread holds host.lock, which may be for long. */
+/* kvp_ibv_devs_look does nothing if another thread holds host.lock, which may take long. */
 void
 kvp_ibv_devs_look(void)
 {
