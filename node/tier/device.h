@@ -48,7 +48,7 @@ typedef struct kvp_tier_device_file {
     kvp_tier_device_state_t state;
     bool is_apart; /* fd is in the tier's thread's own descriptor table, which no child inherits */
     kvp_tier_geo_t geo;
-    kvp_tier_super_t super; /* the superblock to write; pool, uuid, identity and epoch as super_state says */
+    kvp_tier_super_t super; /* superblock to write; super_state says whether pool, uuid, identity and epoch were read */
     kvp_tier_super_state_t super_state;
     /* the progress (a cursor of the index) of the sweep that drops records of slots that moved to another device;
      * UINT64_MAX: the sweep is over */
@@ -60,6 +60,7 @@ typedef struct kvp_tier_device_file {
         kvp_err_t (*fn)(struct kvp_tier *tier, struct kvp_tier_device_file *dev);
         pthread_t thread;
         kvp_err_t err;
+        kvp_tier_core_t *core; /* the core that the job made, NULL = none; the job's, until it is over */
         _Atomic uint64_t moved_ns; /* the time of the job's last progress */
         _Atomic bool is_over;
         char why[KVP_TIER_WHY_MAX]; /* the last error of opening the device or, without an error, the last warning; "" =
@@ -67,7 +68,7 @@ typedef struct kvp_tier_device_file {
     } job;
     kvp_tier_core_t *core; /* NULL: the device is switched off, or its records are not recovered yet */
     _Atomic uint32_t losses; /* how often the device was switched off */
-    /* The fields from here on belong to the tier's thread. */
+    /* The device's fields from here on belong to the tier's thread. */
     kvp_tier_stall_t stalls[2]; /* the stall states: [0] of reads, [1] of writes */
     uint8_t *probe_blocks; /* two blocks for probes: one for reads, one for writes */
     /* Records that were written although their operation was answered as failed. The records are dropped when the
@@ -79,7 +80,7 @@ typedef struct kvp_tier_device_file {
     kvp_list_t readings; /* a list of kvp_tier_reading_t.link: reads under way */
     uint32_t readings_n;
     uint64_t readings_bytes;
-    bool has_told_error, has_told_damage; /* logged: the first failed request; the first wrong checksum */
+    bool has_told_error, has_told_damage; /* flags: logged the first failed request; the first wrong checksum */
     uint32_t bad_reads; /* the number of reads that failed in a row */
     uint64_t waits_since_ns; /* the time since which the core's buffer has unwritten bytes; 0 = the buffer is empty */
     uint64_t retry_at_ns; /* the time when a switched-off device is tried again; 0 = no retry is needed */

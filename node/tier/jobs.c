@@ -32,10 +32,11 @@ begin_job(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_err_t (*fn)(kvp_tie
     atomic_store(&dev->job.moved_ns, kvp_now_ns());
     dev->job.tier = tier;
     dev->job.fn = fn;
+    dev->job.core = NULL;
     return kvp_thread_start(&dev->job.thread, "kvp-tier-dev", job_main, dev) == KVP_OK;
 }
 
-/* Leaves a hanging device out until the next start. The job's error becomes BUSY. */
+/* Leaves a hanging device out until the next start. Its job may still run, and writes only to dev->job. */
 static void
 leave_out(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {
@@ -44,7 +45,6 @@ leave_out(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
                   dev->dir);
     dev->state = KVP_TIER_DEVICE_LEFT_OUT;
     tier->left_out_n++;
-    dev->job.err = KVP_BUSY;
 }
 
 static void
@@ -61,6 +61,7 @@ end_job(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
         nanosleep(&pause, NULL);
     }
     pthread_join(dev->job.thread, NULL);
+    if (dev->job.core != NULL) dev->core = dev->job.core;
     if (dev->job.err == KVP_BUSY) leave_out(tier, dev);
 }
 

@@ -136,7 +136,7 @@ begin_one(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
     if (core != NULL && is_known(dev)) err = kvp_tier_core_recover(core);
     if (err == KVP_OK && core == NULL) err = KVP_NOMEM;
     if (err == KVP_OK) {
-        dev->core = core;
+        dev->job.core = core;
         return KVP_OK;
     }
     kvp_tier_core_destroy(core);

@@ -23,18 +23,18 @@
 #endif
 
 #define NO_CELL UINT32_MAX
-/* most parts of memory that is separated from its file; each part may become a mapping of its own */
+/* most parts in which memory is separated from its file; each part may become a kernel mapping of its own */
 #define PARTS 512u
 
 struct kvp_p2p_own {
     kvp_list_t link;
     kvp_mem_t mem;
     bool is_in_turn; /* a thread registers, revokes or frees the piece; kvp_p2p_owns_t.lock guards fields to is_out */
-    uint64_t token; /* token of the range; valid if cell is not NO_CELL */
-    uint32_t cell; /* index of the range's cell; NO_CELL = hidden from peers */
-    bool is_out; /* a peer has a file descriptor of the memory */
-    bool is_private; /* separated from the file, never published again; used only by the thread in turn */
-    size_t remapped, parted; /* number of first bytes that are mapped privately, and that are separated from the file */
+    uint64_t token; /* token under which peers map the piece; valid if cell is not NO_CELL */
+    uint32_t cell; /* index of the piece's cell; NO_CELL = the piece is hidden from peers */
+    bool is_out; /* a peer has a file descriptor of the piece's memory */
+    bool is_private; /* the piece is separated from its file, never published again; used only by the thread in turn */
+    size_t remapped, parted; /* first `remapped` bytes are mapped privately, first `parted` bytes have left the file */
 };
 
 void
@@ -59,8 +59,8 @@ hide_cell(kvp_p2p_owns_t *owns, kvp_p2p_own_t *own)
 {
     if (own->cell == NO_CELL) return;
     atomic_store(cell_at(owns, own->cell), 0);
-    /* The store comes before everything that happens to the memory from now on, loads included: with the fence of
-     * kvp_p2p_map_is_live, either the peer finds the cell empty, or its stores are found here. */
+    /* This fence orders the clearing of the cell before all later accesses to the memory. With the fence in
+     * kvp_p2p_map_is_live, either the peer finds the cell empty, or this process sees the peer's stores. */
     atomic_thread_fence(memory_order_seq_cst);
     own->cell = NO_CELL;
 }
@@ -77,7 +77,7 @@ kvp_p2p_owns_close(kvp_p2p_owns_t *owns)
 static void
 punch_hole(const kvp_mem_t *mem, size_t off, size_t len)
 {
-    off_t bytes = (off_t)kvp_align_up(len, KVP_HUGE_BYTES); /* rounded up, else the page at the end would stay */
+    off_t bytes = (off_t)kvp_align_up(len, KVP_HUGE_BYTES); /* rounded up, else the file would keep its last page */
 
     if (fallocate(mem->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)off, bytes) != 0)
         kvp_log_warn("client", "cannot punch out memory that was taken back: %m");
@@ -86,7 +86,7 @@ punch_hole(const kvp_mem_t *mem, size_t off, size_t len)
 static void
 own_destroy(kvp_p2p_own_t *own)
 {
-    if (own->is_private) { /* madvise reaches the file only through a shared mapping */
+    if (own->is_private) { /* kvp_memfile_drop would free the file's pages only through a shared mapping */
         punch_hole(&own->mem, 0, own->mem.len);
         munmap(own->mem.addr, own->mem.len);
         own->mem.addr = NULL;
@@ -335,7 +335,7 @@ kvp_p2p_owns_share(kvp_p2p_owns_t *owns, uint64_t token, int fds_out[2], uint64_
 /* ---- separating memory from its file */
 
 /* touch_pages makes every page of a private mapping the process's own, while other threads store to the pages: it
- * stores each byte's current value unless the value has changed. */
+ * stores each byte's current value. */
 static void
 touch_pages(uint8_t *at, size_t n)
 {
@@ -345,7 +345,8 @@ touch_pages(uint8_t *at, size_t n)
         _Atomic uint8_t *byte = (_Atomic uint8_t *)(at + off);
         uint8_t was = atomic_load(byte);
 
-        (void)atomic_compare_exchange_strong(byte, &was, was); /* another thread's change made the page private */
+        while (!atomic_compare_exchange_strong(byte, &was, was))
+            continue; /* without the store the page may still be shared: a peer changed the byte meanwhile */
     }
 }
 
@@ -395,7 +396,7 @@ part_memory(kvp_p2p_own_t *own)
         size_t n = kvp_min_u64(step, mem->len - own->parted);
         uint8_t *at = (uint8_t *)mem->addr + own->parted;
 
-        /* remap each part only once: a second remap would discard the copied pages */
+        /* remap each part only once: a second mremap would replace the pages that were copied before */
         if (own->remapped == own->parted) {
             if (aside == NULL) break;
             if (mremap(aside + (own->parted - began), n, n, MREMAP_MAYMOVE | MREMAP_FIXED, at) == MAP_FAILED) break;
