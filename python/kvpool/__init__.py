@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """kvpool: a pool of the memory of many hosts, for blocks of KV cache. Start with Pool, or with AsyncPool in asyncio."""
+import os as _os
+import warnings as _warnings
+
+from . import _wheels
 from ._async import AsyncPool
 from ._kvpool import ON_HOST, ON_SSD, PRESENT
 from ._kvpool import version as __version__
@@ -9,3 +13,6 @@ from .errors import (ClosedError, DeadlineError, Error, HeldError, InvalidError,
 
 __all__ = ["AsyncPool", "ClosedError", "DeadlineError", "Error", "HeldError", "InvalidError", "NoSpaceError", "NotFoundError",
            "ON_HOST", "ON_SSD", "PRESENT", "Pool", "Reservation", "UnreachableError", "View", "__version__"]
+
+if _other := _wheels.find_other(_os.path.dirname(_os.path.dirname(_os.path.abspath(__file__)))):
+    _warnings.warn(_other, RuntimeWarning, stacklevel=2)

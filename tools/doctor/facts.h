@@ -38,7 +38,7 @@ typedef struct {
     bool may_open; /* a flag: this user may open the verbs device */
     kvp_doctor_gid_t gids[KVP_DOCTOR_GIDS_MAX];
     size_t gids_n;
-    bool is_used; /* a flag: libkvpool uses the port, at this address and with the limits below */
+    bool is_used; /* a flag: libkvpool uses this RDMA port, with the address and limits below */
     char address[48];
     uint32_t mtu_bytes;
     uint64_t max_registration_bytes;
@@ -87,6 +87,10 @@ typedef struct {
     uint64_t mappings_max; /* most memory mappings of a process; NO_LIMIT = unknown */
     kvp_ram_t ram;
     char shmem_huge[24]; /* kernel's huge pages for shared memory: "always", "advise", "never", ...; "" = unknown */
+    /* file of another wheel in the package `mooncake` of the wheel that this program is in; "" = none */
+    char foreign_file[544];
+    /* a flag: files of that package are missing, as after the removal of another wheel */
+    bool is_wheel_torn;
     bool has_rdma_cm; /* a flag: the device of the RDMA connection manager exists and may be opened */
     kvp_doctor_transport_t transports[KVP_DOCTOR_TRANSPORTS];
     kvp_doctor_port_t ports[KVP_DOCTOR_PORTS_MAX];

@@ -236,6 +236,34 @@ look_at_huge_pages(const char *root, kvp_doctor_facts_t *facts)
     snprintf(facts->shmem_huge, sizeof facts->shmem_huge, "%.*s", (int)strcspn(open + 1, "]"), open + 1);
 }
 
+/* ---- the wheel */
+
+/* Looks at the package `mooncake` beside the package `kvpool` if this program is in it, as kvpool/bin/kvpool. The
+ * wheels of kvpool and Mooncake both install that package; only Mooncake's has files that end with ".so". */
+static void
+look_at_wheel(const char *root, kvp_doctor_facts_t *facts)
+{
+    static const char end[] = "/kvpool/bin/kvpool";
+    const size_t end_n = sizeof end - 1;
+    char exe[256], folder[sizeof exe + 16];
+    const ssize_t n = readlink(path_of("%s/proc/self/exe", root).text, exe, sizeof exe - 1);
+    struct dirent *entry;
+    DIR *dir;
+
+    if (n < (ssize_t)end_n || memcmp(exe + n - end_n, end, end_n) != 0) return;
+    snprintf(folder, sizeof folder, "%.*s/mooncake", (int)(n - (ssize_t)end_n), exe);
+    dir = opendir(folder);
+    if (dir == NULL) return;
+    facts->is_wheel_torn = access(path_of("%s/__init__.py", folder).text, F_OK) != 0;
+    while ((entry = readdir(dir)) != NULL) {
+        const char *dot = strrchr(entry->d_name, '.');
+
+        if (dot == NULL || strcmp(dot, ".so") != 0) continue;
+        snprintf(facts->foreign_file, sizeof facts->foreign_file, "%s/%s", folder, entry->d_name);
+    }
+    closedir(dir);
+}
+
 void
 kvp_doctor_look_here(const char *root, kvp_doctor_facts_t *facts)
 {
@@ -245,4 +273,5 @@ kvp_doctor_look_here(const char *root, kvp_doctor_facts_t *facts)
     kvp_ram_look(root, &facts->ram);
     look_at_huge_pages(root, facts);
     look_at_devices(root, facts);
+    look_at_wheel(root, facts);
 }

@@ -344,7 +344,7 @@ judge_probe(judge_t *j, const kvp_doctor_node_t *node, const char *name, const k
         return;
     }
     if (err == KVPOOL_OK) return;
-    if (err == KVPOOL_RETRY_AFTER) { /* the master grants no space on a node that does not answer */
+    if (err == KVPOOL_RETRY_AFTER) { /* no space: the master grants none on a node that does not answer */
         it = begin_finding(j, KVP_DOCTOR_ERROR, "no_place");
         say_finding(it,
                     "make sure that kvpool-node runs and answers there, and read its log; if all its memory is held, "
@@ -497,6 +497,21 @@ judge_tier(judge_t *j, const kvp_doctor_node_t *tier)
                     "the SSD tier %s has no device that works", tier->name);
 }
 
+static void
+judge_wheel(judge_t *j)
+{
+    static const char reinstall[] = "pip install --force-reinstall --no-deps kvpool";
+
+    if (j->f->foreign_file[0] != '\0')
+        set_fix(say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "wheel_over_wheel"), "",
+                            "%s is of Mooncake's wheel: programs that import mooncake may not use kvpool",
+                            j->f->foreign_file),
+                "pip uninstall mooncake-transfer-engine (or the name of its variant), then %s", reinstall);
+    else if (j->f->is_wheel_torn)
+        say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "wheel_torn"), reinstall,
+                    "files of the package mooncake are missing, as after the removal of Mooncake's wheel");
+}
+
 size_t
 kvp_doctor_judge(const kvp_doctor_facts_t *facts, kvp_doctor_finding_t *findings_out, size_t cap)
 {
@@ -508,6 +523,7 @@ kvp_doctor_judge(const kvp_doctor_facts_t *facts, kvp_doctor_finding_t *findings
     judge_master(&j);
     judge_chunks(&j);
     judge_memory(&j);
+    judge_wheel(&j);
     for (size_t i = 0; i < facts->nodes_n; i++)
         judge_node(&j, &facts->nodes[i]);
     for (size_t i = 0; i < facts->tiers_n; i++)

@@ -185,7 +185,7 @@ read_pool(const kvp_cli_common_t *common, kvpool_t *pool, kvp_doctor_facts_t *fa
     char own[KVP_HOST_ID_MAX + 1];
     struct json_object *stat, *list, *figures;
     size_t n;
-    int err = kvp_json_stat(pool, &stat);
+    int err = kvp_json_stat(pool, 0, &stat);
 
     if (err != KVPOOL_OK) return err;
     kvp_host_id(own);

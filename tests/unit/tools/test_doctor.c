@@ -95,6 +95,14 @@ TEST_WITH(test_memory, all_is_well, NULL)
     assert_finding(KVP_DOCTOR_WARNING, "memory_low", "this machine has 100MiB of memory left", "less --memory");
 }
 
+TEST_WITH(test_wheels, all_is_well, NULL)
+{
+    facts.is_wheel_torn = true;
+    assert_finding(KVP_DOCTOR_ERROR, "wheel_torn", "of the package mooncake are missing", "--force-reinstall");
+    snprintf(facts.foreign_file, sizeof facts.foreign_file, "/site/mooncake/store.so");
+    assert_finding(KVP_DOCTOR_ERROR, "wheel_over_wheel", "/site/mooncake/store.so", "pip uninstall");
+}
+
 TEST_WITH(test_ports, all_is_well, NULL)
 {
     kvp_doctor_port_t *port = &facts.ports[1];
