@@ -47,7 +47,7 @@ extern "C" {
 
 /* Bytes of the longest key. */
 #define KVPOOL_KEY_MAX 1024
-/* Keys of the largest look-up. The library splits larger batches of the other calls. */
+/* Most keys of one look-up. The library splits larger batches of the other calls. */
 #define KVPOOL_BATCH_MAX 8192
 
 typedef struct kvpool kvpool_t;
@@ -57,12 +57,12 @@ typedef struct kvpool kvpool_t;
 /* Values of kvpool_conf_t.verify: which bytes a handle verifies by their checksum after it has read
  * them. */
 enum {
-    /* Bytes that came by TCP, and by RDMA if the kernel plays the adapter (soft RoCE). */
+    /* Verifies bytes that came by TCP, and by RDMA if the kernel plays the adapter (soft RoCE). */
     KVPOOL_VERIFY_AUTO = 0,
-    /* The bytes of every object with a checksum, on every transport. Environment:
+    /* Verifies the bytes of every object with a checksum, on every transport. Environment:
      * KVPOOL_VERIFY=payload. */
     KVPOOL_VERIFY_PAYLOAD = 1,
-    /* As AUTO, but not over soft RoCE. Environment: KVPOOL_VERIFY=adapters. */
+    /* Verifies as AUTO, but not bytes from soft RoCE. Environment: KVPOOL_VERIFY=adapters. */
     KVPOOL_VERIFY_ADAPTERS = 2,
 };
 
@@ -223,7 +223,7 @@ enum {
     KVPOOL_FRESH = 64,
     /* lookup, longest_prefix: the keys are ids of groups. */
     KVPOOL_GROUPS = 128,
-    /* all: conf.master_wait_ms bounds the call although the call has a deadline_ms. */
+    /* all calls: conf.master_wait_ms bounds the call although the call has a deadline_ms. */
     KVPOOL_SOON = 256,
     /* locate: also returns lineages. */
     KVPOOL_LINEAGES = 512,
@@ -237,6 +237,11 @@ enum {
     KVPOOL_EPOCH = 4096,
     /* lookup, longest_prefix: `present` also says where the objects are. */
     KVPOOL_PLACES = 8192,
+    /* explain: every tenant that has the object, or a trace of it. stat: with KVPOOL_CURVES the
+     * curves of all tenants that have one. */
+    KVPOOL_ALL_TENANTS = 16384,
+    /* stat: also "curves", the hit ratio that a cache of each size would have. */
+    KVPOOL_CURVES = 32768,
 };
 
 /* The options of one call. A NULL pointer to them means all defaults. The caller sets struct_size
@@ -261,7 +266,7 @@ typedef struct {
     /* kvpool_put and kvpool_upsert: the lineage of the object, or NULL. Items of a batch have their
      * own. */
     const kvpool_lineage_t *lineage;
-    /* With KVPOOL_EPOCH: the epoch that the caller knows, from kvpool_bump or a look-up. */
+    /* With KVPOOL_EPOCH: the tenant's epoch, as kvpool_bump or a look-up has returned it. */
     uint32_t epoch;
 } kvpool_opts_t;
 
@@ -528,6 +533,13 @@ KVPOOL_EXPORT int kvpool_unmount_ssd(kvpool_t *pool, const kvpool_opts_t *opts);
  * (docs/operations/metrics.md lists the keys). The text always ends with a terminator. *len_out is
  * the length without the terminator; after BUFFER_SMALL it is the length of the whole text. */
 KVPOOL_EXPORT int kvpool_stat(kvpool_t *pool, char *buf, size_t cap, size_t *len_out, const kvpool_opts_t *opts);
+
+/* kvpool_explain writes, as one JSON object in the form of kvpool_stat, where the key's object is or
+ * why it is not there (docs/operations/why.md lists the keys and the causes). A key that was never
+ * put is no error: its cause is "not_known".
+ *   Errors: BUFFER_SMALL, BAD_KEY, NOTSUP (the master is too old). */
+KVPOOL_EXPORT int kvpool_explain(kvpool_t *pool, const void *key, size_t key_len, char *buf, size_t cap,
+                                 size_t *len_out, const kvpool_opts_t *opts);
 
 typedef struct {
     /* Committed objects of all tenants. */

@@ -86,6 +86,16 @@ kvp_jsonw_u64(kvp_jsonw_t *w, const char *name, uint64_t value)
 }
 
 void
+kvp_jsonw_ratio(kvp_jsonw_t *w, const char *name, uint64_t some, uint64_t all)
+{
+    char text[24];
+
+    begin_value(w, name);
+    snprintf(text, sizeof text, "%.6f", all == 0 ? 0 : (double)some / (double)all);
+    put_text(w, all == 0 ? "null" : text);
+}
+
+void
 kvp_jsonw_bool(kvp_jsonw_t *w, const char *name, bool value)
 {
     begin_value(w, name);

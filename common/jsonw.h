@@ -15,13 +15,14 @@ typedef struct {
 
 void kvp_jsonw_init(kvp_jsonw_t *w, kvp_buf_t *out);
 
-/* The following functions write a value. name is NULL inside an array and for the outermost value. */
+/* The functions kvp_jsonw_open to kvp_jsonw_hex write a value; name is NULL in an array and for the outermost value. */
 /* kvp_jsonw_open begins an object or an array; bracket: '{' or '[' */
 void kvp_jsonw_open(kvp_jsonw_t *w, const char *name, char bracket);
 void kvp_jsonw_close(kvp_jsonw_t *w, char bracket); /* ends an object or an array; bracket: '}' or ']' */
 /* kvp_jsonw_part inserts a JSON value that another writer has written. */
 void kvp_jsonw_part(kvp_jsonw_t *w, const char *name, const kvp_buf_t *value);
 void kvp_jsonw_u64(kvp_jsonw_t *w, const char *name, uint64_t value);
+void kvp_jsonw_ratio(kvp_jsonw_t *w, const char *name, uint64_t some, uint64_t all); /* six places; null if all is 0 */
 void kvp_jsonw_bool(kvp_jsonw_t *w, const char *name, bool value);
 void kvp_jsonw_text(kvp_jsonw_t *w, const char *name, const char *value);
 void kvp_jsonw_hex(kvp_jsonw_t *w, const char *name, const uint8_t *bytes, size_t len);

@@ -78,6 +78,19 @@ kvp_admin_init(kvp_admin_t *admin)
         err = add_figure(admin->metrics, figures[i].name, figures[i].help, figures[i].value);
         if (err != KVP_OK) goto fail;
     }
+    for (uint32_t cause = 0; cause < KVP_CAUSES_N; cause++) {
+        char labels[64];
+
+        snprintf(labels, sizeof labels, "reason=\"%s\"", kvp_cause_name(cause));
+        err = kvp_metrics_counter_fn(admin->metrics, "kvpool_master_lookup_misses_total", labels,
+                                     "look-ups that missed a key, by the cause of the first missing one", read_u64,
+                                     &admin->core.lookup_misses[cause]);
+        if (err == KVP_OK)
+            err = kvp_metrics_counter_fn(admin->metrics, "kvpool_master_get_misses_by_reason_total", labels,
+                                         "missing keys of Get, by their causes", read_u64,
+                                         &admin->core.get_misses_by[cause]);
+        if (err != KVP_OK) goto fail;
+    }
     const struct {
         const char *name, *help;
         kvp_histogram_t **to;

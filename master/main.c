@@ -35,6 +35,7 @@ extern const char *malloc_conf;
 __attribute__((visibility("default"))) const char *malloc_conf = "background_thread:true";
 
 #define REPORT_GRACE_NS (30 * KVP_NS_PER_S)
+#define CURVE_USES 50000u /* limit of the uses a second that each miss-ratio curve tracks: about 1 % of a processor */
 #define END_MAX_S 5u /* a stop waits at most this long for the log's disk */
 #define REQUEST_MAX_NS (2 * KVP_NS_PER_S) /* limit of the time for one request to etcd, for any length of the lease */
 
@@ -47,6 +48,7 @@ typedef struct {
     uint64_t location_lease_ns;
     uint64_t location_grace_ns;
     uint64_t node_forget_ns;
+    uint64_t why_bytes;
     uint64_t term;
     int sync; /* kvp_log_sync_t */
     int ssd_admission; /* 1 = used */
@@ -109,6 +111,13 @@ static const kvp_opt_t opts[] = {
      .min = 100 * KVP_NS_PER_MS,
      .max = 86400 * KVP_NS_PER_S,
      .help = "How long the objects of a disconnected node are kept for its return."},
+    {.name = "why-memory",
+     .type = KVP_OPT_BYTES,
+     .offset = offsetof(settings_t, why_bytes),
+     .fallback = "64MiB",
+     .max = 64ull << 30,
+     .help = "Memory in which the master remembers why objects left the pool (`kvpool why`, lookup_misses_total), 16 "
+             "bytes for each; 0 = nothing is remembered."},
     {.name = "sync",
      .type = KVP_OPT_ENUM,
      .offset = offsetof(settings_t, sync),
@@ -311,7 +320,7 @@ on_stop(void *arg)
     if (d->has_events_wake && !uv_is_closing((uv_handle_t *)&d->events_wake)) {
         kvp_server_publish(d->server, NULL);
         kvp_log_writer_tap(&d->log, NULL, NULL);
-        kvp_publisher_destroy(d->events); /* before events_wake, by which its thread wakes the loop */
+        kvp_publisher_destroy(d->events); /* destroyed before events_wake, which the publisher's thread uses */
         d->events = NULL;
         uv_close((uv_handle_t *)&d->events_wake, NULL);
     }
@@ -465,6 +474,8 @@ build_core(daemon_t *d, const settings_t *s)
         .seed = kvp_random_u64(),
         .secret = kvp_random_u64(),
         .term = d->ident.term,
+        .departed_bytes = s->why_bytes,
+        .curve_uses = CURVE_USES,
         .lease_ns = s->lease_ttl_ns,
         .location_lease_ns = s->location_lease_ns,
         .location_grace_ns = kvp_max_u64(s->location_lease_ns, s->location_grace_ns),

@@ -2,6 +2,7 @@
  * Records of a master's log: completing a record, and decoding untrusted bytes. */
 #include "proto/jrec.h"
 
+#include "proto/cause.h"
 #include <string.h>
 
 /* Returns the length of a record by its kind and body; 0 = unknown kind. */
@@ -69,8 +70,8 @@ is_well_formed(const kvp_jrec_any_t *rec)
         return rec->commit.key_len > 0 && rec->commit.key_len <= KVP_KEY_MAX && rec->commit.places_n > 0 &&
                rec->commit.places_n <= KVP_JREC_PLACES_MAX;
     if (rec->head.kind == KVP_JREC_GONE)
-        return rec->gone.key_len <= KVP_KEY_MAX &&
-               (rec->gone.flags == 0 || (rec->gone.flags == KVP_JREC_LINEAGE && rec->gone.key_len > 0));
+        return rec->gone.key_len <= KVP_KEY_MAX && (rec->gone.flags & ~(KVP_JREC_LINEAGE | KVP_JREC_READ)) == 0 &&
+               rec->gone.cause < KVP_CAUSES_N && ((rec->gone.flags & KVP_JREC_LINEAGE) == 0 || rec->gone.key_len > 0);
     if (rec->head.kind == KVP_JREC_TENANT)
         return strnlen(rec->tenant.name, sizeof rec->tenant.name) <= KVP_TENANT_NAME_MAX;
     if (rec->head.kind == KVP_JREC_SEGMENT)

@@ -12,18 +12,18 @@
 #define KVP_JREC_MAX 2048u /* most bytes of a record, also of record kinds that later versions add */
 
 typedef enum {
-    KVP_JREC_BASE = 1, /* kvp_jrec_term_t: the records from here to WHOLE describe the complete state */
-    KVP_JREC_WHOLE = 2, /* kvp_jrec_t: ends the records that describe the complete state */
-    KVP_JREC_TERM = 3, /* kvp_jrec_term_t: the master of a new term continues the log */
-    /* kvp_jrec_commit_t: the version is committed at these places, and replaces every other version of its key */
+    KVP_JREC_BASE = 1, /* record kind, a kvp_jrec_term_t: the records from here to WHOLE describe the complete state */
+    KVP_JREC_WHOLE = 2, /* record kind, a kvp_jrec_t: ends the records that describe the complete state */
+    KVP_JREC_TERM = 3, /* record kind, a kvp_jrec_term_t: the master of a new term continues the log */
+    /* kvp_jrec_commit_t: a version of an object is committed at its places, and replaces every other one of its key */
     KVP_JREC_COMMIT = 4,
-    /* kvp_jrec_gone_t: no version of the key up to this one exists any more. If its memory was lost (KVP_GONE_LOST),
-     * this version may return with the memory. */
+    /* kvp_jrec_gone_t: no version of the key up to the record's version exists any more. If the memory with the version
+     * was lost (KVP_GONE_LOST), the version may return with the memory. */
     KVP_JREC_GONE = 5,
     KVP_JREC_TENANT = 6, /* kvp_jrec_tenant_t: the tenant's name and its bumps */
-    KVP_JREC_SEGMENT = 7, /* kvp_jrec_segment_t: gives a segment the number by which later places name it */
-    KVP_JREC_SEGMENT_OVER = 8, /* kvp_jrec_over_t: the segment has no objects any more */
-    KVP_JREC_OLDEST = 9, /* kvp_jrec_oldest_t: the log has the ends of all puts below this generation */
+    KVP_JREC_SEGMENT = 7, /* record kind, a kvp_jrec_segment_t: gives a segment the number for later records */
+    KVP_JREC_SEGMENT_OVER = 8, /* record kind, a kvp_jrec_over_t: the segment has no objects any more */
+    KVP_JREC_OLDEST = 9, /* record kind, a kvp_jrec_oldest_t: all puts below the record's generation have ended */
 } kvp_jrec_kind_t;
 
 /* Why a version was removed from the log's state. */
@@ -66,6 +66,7 @@ typedef struct {
 
 #define KVP_JREC_PIN 0x03u /* bits of kvp_jrec_commit_t.flags with the object's kvp_pin_t */
 #define KVP_JREC_LINEAGE 0x04u /* flag: a kvp_wire_lineage_t follows */
+#define KVP_JREC_READ 0x08u /* flag of a GONE: the object was read since its put */
 
 /* COMMIT. After the struct: places_n kvp_jrec_place_t; a kvp_wire_lineage_t if KVP_JREC_LINEAGE is set; the key's
  * bytes; and zeroes up to a multiple of 8. */
@@ -90,7 +91,8 @@ typedef struct {
     uint64_t version;
     uint32_t why; /* a kvp_gone_t */
     uint16_t key_len; /* length of the key in bytes; 0 = the record has no key */
-    uint16_t flags; /* KVP_JREC_LINEAGE or 0 */
+    uint8_t flags; /* KVP_JREC_LINEAGE, KVP_JREC_READ; the other bits are 0 */
+    uint8_t cause; /* the cause as a kvp_cause_t, which is finer than `why`; 0 = not recorded */
 } kvp_jrec_gone_t;
 
 typedef struct {

@@ -6,7 +6,7 @@
 
 #include "common/hash.h"
 
-#ifndef KVP_PROTO_VERSION /* tests build a master with the next version */
+#ifndef KVP_PROTO_VERSION /* the build of a test defines a higher version, for a master of the next version */
 #define KVP_PROTO_VERSION 1u
 #endif
 #define KVP_PROTO_VERSION_MIN 1u
@@ -17,6 +17,20 @@
 #define KVP_NAME_MAX 128u
 #define KVP_PATTERN_MAX 1024u
 #define KVP_REPLICAS_MAX 8u
+/* The points of a curve in Status: hit ratios of caches of 2^20 bytes and more, eight for each doubling. */
+#define KVP_CURVE_FIRST 20u
+#define KVP_CURVE_OCTAVE 8u
+#define KVP_CURVE_POINTS 209u /* number of points: the last cache has 2^46 bytes */
+static inline uint64_t
+kvp_curve_bytes(uint32_t i) /* bytes of the cache of point i */
+{
+    static const uint64_t eighths[KVP_CURVE_OCTAVE] = {1048576, 1143480, 1246974, 1359835,
+                                                       1482910, 1617125, 1763488, 1923097};
+
+    return eighths[i % KVP_CURVE_OCTAVE] << (i / KVP_CURVE_OCTAVE);
+}
+#define KVP_EXPLAINED_MAX 16u /* most tenants in an answer to EXPLAIN */
+#define KVP_EXPLAINED_KEYS_MAX 64u /* most members of a group in it */
 #define KVP_UNREADABLE_MAX 64u /* most places that one RELEASE can report as unreadable */
 #define KVP_AVOID_MAX 16u /* most segments that a PUT_BEGIN asks the master not to use */
 #define KVP_GROUP_MEMBERS_MAX 4096u
@@ -24,7 +38,7 @@
 /* number of low bits of an incarnation that are a sequence number; the bits above are the master's term, so later terms
  * give greater incarnations */
 #define KVP_INCARNATION_SEQ_BITS 40
-#define KVP_OWNER_ANY UINT64_MAX /* owner in RETIRE: any client that could write before this term */
+#define KVP_OWNER_ANY UINT64_MAX /* value of `owner` in RETIRE: any client that could write before this term */
 
 typedef enum {
     KVP_ROLE_CLIENT = 1,
@@ -34,7 +48,7 @@ typedef enum {
 /* How eviction treats an object. */
 typedef enum {
     KVP_PIN_NONE = 0,
-    KVP_PIN_SOFT = 1, /* evicted after all unpinned objects; a budget of the pool limits the bytes with this pin */
+    KVP_PIN_SOFT = 1, /* the object is evicted after all unpinned ones; a budget of the pool limits soft-pinned bytes */
     KVP_PIN_HARD = 2, /* never evicted, only removed by a client */
 } kvp_pin_t;
 
@@ -46,7 +60,7 @@ typedef enum {
 
 typedef enum {
     KVP_MASTER_LEADER = 1,
-    KVP_MASTER_STANDBY = 2, /* a standby; in a leader's answer: a standby in the in-sync set */
+    KVP_MASTER_STANDBY = 2, /* state of a master: a standby; if the leader reports it, a standby in the in-sync set */
     KVP_MASTER_LAGGING = 3, /* a standby that follows the leader, and is not in the in-sync set */
     KVP_MASTER_APART = 4, /* a master registered in etcd that does not follow the leader */
     KVP_MASTER_MISSING = 5, /* a master that was registered in etcd earlier, and is not any more */
@@ -78,11 +92,13 @@ typedef enum {
     KVP_OP_LIST = 25, /* client to master: List; answer: ListReply, n kvp_wire_entry_t, keys */
     KVP_OP_SEGMENTS = 26, /* client or node to master: Segments; answer: SegmentsReply */
     KVP_OP_STATUS = 27, /* client or node to master: Status; answer: StatusReply */
-    KVP_OP_USED = 28, /* client to master: Used, n kvp_wire_used_t; one-way: counts of reads from cached locations */
+    KVP_OP_USED = 28, /* client to master: Used, n kvp_wire_used_t: reads of cached places; one-way, or answer: Reply */
     KVP_OP_BUMP = 29, /* client to master: Bump; answer: BumpReply: begins a new namespace epoch */
     /* client to master: Present, n kvp_wire_present_t; answer: PresentReply, n kvp_wire_presented_t */
     KVP_OP_PRESENT = 30,
     KVP_OP_SNAPSHOT = 31, /* client to master: Snapshot; answer: SnapshotReply: asks for a new base of the log */
+    KVP_OP_EXPLAIN =
+        32, /* client to master: Explain; answer: ExplainReply: where an object is, or why it is not there */
 
     KVP_OP_MOUNT = 48, /* node to master: Mount; answer: MountReply */
     KVP_OP_UNMOUNT = 49, /* node to master: Unmount; answer: Reply */
@@ -297,7 +313,7 @@ typedef struct {
 
 /* The digest of an object gives its slot on a node's SSDs. One SSD has all records of a slot. */
 #define KVP_TIER_SLOTS 256u
-#define KVP_TIER_AWAY_BYTES (KVP_TIER_SLOTS / 8u) /* bytes of a set of slots: slot s is bit s % 8 of byte s / 8 */
+#define KVP_TIER_AWAY_BYTES (KVP_TIER_SLOTS / 8u) /* bytes of a bit set of slots: slot s is bit s % 8 of byte s / 8 */
 static inline uint32_t
 kvp_tier_slot_of(kvp_digest_t digest)
 {
@@ -310,11 +326,11 @@ kvp_tier_slot_of(kvp_digest_t digest)
 #define KVP_FOUND_ON_HOST 0x04u /* a copy lies in memory of a node on the asking session's host */
 
 #define KVP_STAGE_OK 0u
-#define KVP_STAGE_GONE 1u /* the SSD has no readable record of the object, so the master drops the copy */
-#define KVP_STAGE_FAILED 2u /* the load failed this time, and may succeed later */
+#define KVP_STAGE_GONE 1u /* STAGE failed: the SSD has no readable record of the object; the master drops the copy */
+#define KVP_STAGE_FAILED 2u /* STAGE failed: the load from the SSD may succeed later */
 
-#define KVP_RETIRE_DEAD 0x01u /* the extent is unreadable from now on */
-#define KVP_RETIRE_FREE 0x02u /* the node does not access the extent any more itself, so it may be reused */
+#define KVP_RETIRE_DEAD 0x01u /* answer to RETIRE: the extent is unreadable from now on */
+#define KVP_RETIRE_FREE 0x02u /* answer to RETIRE: the node itself does not access the extent any more: reuse it */
 
 _Static_assert(sizeof(kvp_wire_put_t) == 40, "wire format");
 _Static_assert(sizeof(kvp_wire_commit_t) == 24, "wire format");
@@ -352,19 +368,19 @@ typedef struct {
 /* The answer to one kvp_peer_at_t: the registered range that contains all its bytes. */
 typedef struct {
     int32_t err;
-    uint32_t key_len; /* bytes of the key; 0 = device memory, which is reached through a bounce buffer */
+    uint32_t key_len; /* length of `key` in bytes; 0 = device memory, which is reached through a bounce buffer */
     uint64_t base;
     uint64_t len;
     uint64_t token;
-    uint8_t key[KVP_PEER_KEY_MAX]; /* the transport's key; bytes after key_len are zero */
+    uint8_t key[KVP_PEER_KEY_MAX]; /* the transport's key of the range; bytes after key_len are zero */
 } kvp_peer_range_t;
 
 typedef enum {
-    KVP_PEER_PULL = 1, /* copy len bytes from address `from` of the asking process to addr */
-    KVP_PEER_SUM = 2, /* return the checksum of the bytes at addr */
-    KVP_PEER_CHECK = 3, /* return whether the range is still registered under the token */
-    KVP_PEER_FETCH = 4, /* copy from device memory at addr to offset `from` of the bounce buffer */
-    KVP_PEER_STORE = 5, /* copy from offset `from` of the bounce buffer to device memory at addr */
+    KVP_PEER_PULL = 1, /* PEER_MOVE: copy len bytes from address `from` of the asking process to addr */
+    KVP_PEER_SUM = 2, /* PEER_MOVE: return the checksum of the bytes at addr */
+    KVP_PEER_CHECK = 3, /* PEER_MOVE: return whether the range is still registered under the token */
+    KVP_PEER_FETCH = 4, /* PEER_MOVE: copy from device memory at addr to offset `from` of the bounce buffer */
+    KVP_PEER_STORE = 5, /* PEER_MOVE: copy from offset `from` of the bounce buffer to device memory at addr */
 } kvp_peer_move_t;
 
 typedef struct {
@@ -391,13 +407,13 @@ typedef struct {
 
 typedef enum {
     KVP_DATA_READ = 1,
-    KVP_DATA_WRITE = 2, /* with GUARDED: takes effect only while the word at guard_off of guard_key equals guard_word */
-    KVP_DATA_PUBLISH = 3, /* stores guard_word at off if kvp_word_may_become allows it, else STALE */
+    KVP_DATA_WRITE = 2, /* a write; if GUARDED, done only while the word at guard_off of guard_key equals guard_word */
+    KVP_DATA_PUBLISH = 3, /* stores the word guard_word at off if kvp_word_may_become allows it, else result STALE */
 } kvp_data_op_kind_t;
 
 #define KVP_DATA_AFTER_PRIOR 0x01u
 #define KVP_DATA_GUARDED 0x02u
-#define KVP_DATA_SUM 0x04u /* READ: 8 bytes with the checksum follow the operation's bytes */
+#define KVP_DATA_SUM 0x04u /* flag of a READ: 8 bytes with the checksum follow the operation's bytes */
 
 typedef struct {
     uint16_t magic;
@@ -411,7 +427,7 @@ typedef struct {
     uint8_t flags;
     uint16_t reserved0;
     uint32_t reserved1;
-    uint64_t key; /* the memory, by its key from the chunk's token */
+    uint64_t key; /* key of the memory that the operation accesses, from the chunk's token */
     uint64_t off;
     uint64_t len;
     uint64_t guard_key; /* the memory that has the guard word */

@@ -16,14 +16,18 @@ static const kvp_cli_verb_t verbs[] = {
     {"exists", "KEY...", "show which keys are present", kvp_cli_exists},
     {"rm", "KEY... | --regex PATTERN | --all", "remove keys", kvp_cli_rm},
     {"bump", "", "make all objects of the tenant unfindable, in one step", kvp_cli_bump},
+    {"where", "KEY", "show the copies of an object: nodes, tier, age, pin, group", kvp_cli_where},
+    {"why", "KEY", "show why a key is not there, and what helps", kvp_cli_why},
     {"ls", "[PREFIX]", "list keys", kvp_cli_ls},
     {"stat", "", "the state of the pool: nodes, memory, objects, hits, and faults", kvp_cli_stat},
+    {"curve", "", "the hit ratio that less or more memory would give", kvp_cli_curve},
     {"doctor", "", "find faults of this machine or the pool, and name the fixes", kvp_cli_doctor},
     {"snapshot", "", "make the master write a new base of its log and remove older files", kvp_cli_snapshot},
     {"fsck", "",
      "check that all objects of a pool can be read (exit 1: not all, 2: not checked), or the log of a stopped pool",
      kvp_cli_fsck},
-    {"master", "switch", "make the leading master hand over to another one", kvp_cli_master},
+    {"master", "ls | switch", "list the masters, or make the leading one hand over", kvp_cli_master},
+    {"node", "ls", "list the nodes", kvp_cli_node},
     {"bench", "", "throughput and latency of one operation", kvp_cli_bench},
     {"replay", "", "replay a trace, with every byte verified", kvp_cli_replay},
 };
@@ -128,8 +132,8 @@ main(int argc, char **argv)
 {
     kvp_stdfd_hold();
     kvp_limit_survive_file_size();
-    /* If the reader of a pipe has closed it, a write fails with a message. By default the signal would end the
-     * program silently. */
+    /* SIGPIPE, which would end the program silently, is ignored: if the reader of a pipe has closed
+     * it, a write fails with a message. */
     signal(SIGPIPE, SIG_IGN);
     const char *name = argc > 1 ? argv[1] : "";
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {

@@ -161,7 +161,7 @@ kvp_call_release(kvp_apicall_t *call, uint64_t id)
 #define FLAGS_ALL                                                                                                      \
     (KVPOOL_FORCE | KVPOOL_UPSERT | KVPOOL_PIN_SOFT | KVPOOL_PIN_HARD | KVPOOL_WAIT | KVPOOL_HEED_PROBES |             \
      KVPOOL_FRESH | KVPOOL_GROUPS | KVPOOL_SOON | KVPOOL_LINEAGES | KVPOOL_PREFETCH | KVPOOL_REPORT_ALREADY |          \
-     KVPOOL_EPOCH | KVPOOL_PLACES)
+     KVPOOL_EPOCH | KVPOOL_PLACES | KVPOOL_ALL_TENANTS | KVPOOL_CURVES)
 
 /* ---- begin and end of every call */
 static bool
@@ -385,7 +385,7 @@ start_node(kvpool_t *pool, const kvpool_conf_t *conf, uint64_t deadline_ns)
 
     if (conf->memory_bytes == 0) return KVP_OK;
     err = kvp_node_start(&node, deadline_ns, &pool->node);
-    if (err == KVP_SEGMENT_EXISTS || err == KVP_DEADLINE) /* from the node's thread, which logs no reason */
+    if (err == KVP_SEGMENT_EXISTS || err == KVP_DEADLINE) /* the embedded node logs no reason for these errors */
         kvp_log_error("client",
                       err == KVP_DEADLINE ? "the node \"%s\" was not mounted in time"
                                           : "the pool already has a connected node with the name \"%s\", maybe another "

@@ -14,8 +14,22 @@
 #include <stdatomic.h>
 
 #define TEXT_MAX (8u << 20)
+#define RATIO_UNIT 1000000u
 
 /* ---- the pool */
+/* Writes the hit ratios of the last minute and hour: null without data. */
+static void
+write_asked(kvp_jsonw_t *w, const Kvp__Pb__Asked *asked)
+{
+    static const Kvp__Pb__Asked none = KVP__PB__ASKED__INIT;
+    const Kvp__Pb__Asked *a = asked == NULL ? &none : asked;
+
+    kvp_jsonw_u64(w, "asked_minute", a->minute);
+    kvp_jsonw_ratio(w, "hit_ratio_minute", a->minute_found, a->minute);
+    kvp_jsonw_u64(w, "asked_hour", a->hour);
+    kvp_jsonw_ratio(w, "hit_ratio_hour", a->hour_found, a->hour);
+}
+
 static void
 write_pool(kvp_jsonw_t *w, const Kvp__Pb__StatusReply *msg)
 {
@@ -44,6 +58,7 @@ write_pool(kvp_jsonw_t *w, const Kvp__Pb__StatusReply *msg)
     kvp_jsonw_u64(w, "held_bytes", msg->held_bytes);
     kvp_jsonw_u64(w, "reserved_bytes", msg->reserved_bytes);
     kvp_jsonw_u64(w, "memory_bytes", msg->memory_bytes);
+    write_asked(w, msg->asked);
     kvp_jsonw_open(w, "counters", '{');
     for (size_t i = 0; i < msg->n_counters; i++)
         kvp_jsonw_u64(w, msg->counters[i]->name, msg->counters[i]->value);
@@ -93,6 +108,32 @@ write_tenants(kvp_jsonw_t *w, const Kvp__Pb__StatusReply *msg)
         kvp_jsonw_u64(w, "soft_pinned_bytes", t->soft_pinned_bytes);
         kvp_jsonw_u64(w, "hard_pinned_bytes", t->hard_pinned_bytes);
         kvp_jsonw_u64(w, "epoch", t->epoch);
+        write_asked(w, t->asked);
+        kvp_jsonw_close(w, '}');
+    }
+    kvp_jsonw_close(w, ']');
+}
+
+/* Writes the miss-ratio curves: the hit ratio of an LRU cache of each size. The first curve is the pool's. */
+static void
+write_curves(kvp_jsonw_t *w, const Kvp__Pb__StatusReply *msg)
+{
+    kvp_jsonw_open(w, "curves", '[');
+    for (size_t i = 0; i < msg->n_curves; i++) {
+        const Kvp__Pb__Curve *c = msg->curves[i];
+
+        kvp_jsonw_open(w, NULL, '{');
+        if (c->tenant[0] != '\0') kvp_jsonw_text(w, "tenant", c->tenant);
+        kvp_jsonw_u64(w, "asked", (uint64_t)c->asked);
+        kvp_jsonw_u64(w, "samples", c->samples);
+        kvp_jsonw_open(w, "points", '[');
+        for (uint32_t k = 0; k < c->n_hits && k < KVP_CURVE_POINTS; k++) {
+            kvp_jsonw_open(w, NULL, '{');
+            kvp_jsonw_u64(w, "size_bytes", kvp_curve_bytes(k));
+            kvp_jsonw_ratio(w, "hit_ratio", (uint64_t)(c->hits[k] * RATIO_UNIT), RATIO_UNIT);
+            kvp_jsonw_close(w, '}');
+        }
+        kvp_jsonw_close(w, ']');
         kvp_jsonw_close(w, '}');
     }
     kvp_jsonw_close(w, ']');
@@ -112,6 +153,7 @@ read_status(const kvp_query_t *query, const kvp_frame_t *answer)
         write_pool(query->arg, msg);
         write_masters(query->arg, msg);
         write_tenants(query->arg, msg);
+        if (((const Kvp__Pb__Status *)query->head)->wants_curves) write_curves(query->arg, msg);
     }
     kvp_pb_free(&pb, msg);
     return err;
@@ -248,12 +290,15 @@ kvpool_stat(kvpool_t *pool, char *buf, size_t cap, size_t *len_out, const kvpool
     kvp_apicall_t call;
     kvp_buf_t text;
     kvp_jsonw_t w;
-    kvp_query_t status = {.opcode = KVP_OP_STATUS, .read = read_status, .arg = &w};
+    Kvp__Pb__Status head = KVP__PB__STATUS__INIT;
+    kvp_query_t status = {.opcode = KVP_OP_STATUS, .head = &head, .read = read_status, .arg = &w};
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
 
     if (err != KVP_OK) return err;
     if (len_out == NULL || (buf == NULL && cap > 0)) return kvp_call_end(&call, KVP_INVALID);
     call.asks_state = true;
+    head.wants_curves = (call.flags & KVPOOL_CURVES) != 0;
+    head.all_tenants = (call.flags & KVPOOL_ALL_TENANTS) != 0;
     kvp_buf_init(&text, TEXT_MAX);
     kvp_jsonw_init(&w, &text);
     kvp_jsonw_open(&w, NULL, '{');

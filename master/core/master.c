@@ -57,6 +57,7 @@
 #include <string.h>
 
 #define SLICES 11u
+#define REFUSED_BYTES (1u << 20) /* size of the table of refused puts, of which each needs 16 bytes */
 /* a longer gap between two inputs is taken as a stall of this master, not as silence of its peers */
 #define STALL_NS KVP_MS(500)
 
@@ -117,10 +118,12 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     if (m->ctx.conf.had_master) m->peers.rebuild_until_ns = now_ns + m->ctx.conf.report_grace_ns;
     if (m->ctx.conf.had_master) kvp_takeover_expect_tickets(&m->peers);
     m->space.not_dead = kvp_table_alloc(KVP_NOT_DEAD_KEYS,
-                                        /* each page is touched at its first use, so that a core is made quickly */
+                                        /* the table's pages are touched at first use: a core is made quickly */
                                         sizeof *m->space.not_dead);
     if (m->space.not_dead == NULL) kvp_panic("out of memory: counters of keys");
     m->cat.index = kvp_objindex_create(conf->secret);
+    kvp_departed_init(&m->cat.departed, conf->departed_bytes, now_ns);
+    kvp_departed_init(&m->cat.refused, kvp_min_u64(conf->departed_bytes, REFUSED_BYTES), now_ns);
     kvp_objlist_init(&m->prot.pinned, KVP_OBJLIST_PINNED);
     kvp_objindex_set_time(m->cat.index, now_ns);
     kvp_list_init(&m->peers.seen);
@@ -180,6 +183,9 @@ kvp_master_destroy(kvp_master_t *m)
     kvp_place_free_some(&m->space);
     kvp_groups_fini(&m->prot);
     kvp_objindex_destroy(m->cat.index);
+    kvp_departed_fini(&m->cat.departed);
+    kvp_asks_fini(&m->cat.asks);
+    kvp_departed_fini(&m->cat.refused);
     kvp_remove_fini(m);
     kvp_gone_forget(&m->prot);
     kvp_journal_fini(&m->log);
@@ -266,6 +272,7 @@ timed_tick(kvp_master_t *m)
     kvp_tier_tick(&m->space);
     kvp_stagewaits_tick(m);
     kvp_evict_ahead_tick(&m->evict);
+    kvp_asks_tick(&m->cat);
     m->ctx.is_behind = m->ctx.slice_left == 0;
 }
 
@@ -310,6 +317,15 @@ run_slice(kvp_master_t *m, uint32_t which)
     }
 }
 
+/* Notes that the newest version exists now, which gives the ages of all versions. */
+static void
+note_ages(kvp_master_t *m)
+{
+    const uint64_t own = m->log.is_resting ? 0 : kvp_gen_make(m->ctx.term, m->cat.gen_seq);
+
+    kvp_ages_note(&m->cat.ages, kvp_max_u64(own, m->replay.newest), m->ctx.now_ns);
+}
+
 /* The tick of a standby: handles only sessions, which may ask for the standby's state. */
 static void
 follower_tick(kvp_master_t *m)
@@ -325,6 +341,7 @@ void
 kvp_master_on_tick(kvp_master_t *m, uint64_t now_ns)
 {
     begin_input(m, now_ns);
+    note_ages(m);
     if (m->log.is_resting) {
         follower_tick(m);
         return;
@@ -377,7 +394,7 @@ on_bye(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
 static const struct {
     handler_fn fn;
-    /* a bit for each kvp_role_t that may send it; QUESTION: illegal one-way; STATE: legal in a state-only session */
+    /* bits: kvp_role_t values that may send the message; QUESTION: illegal one-way; STATE: legal if state-only */
     uint32_t roles;
 } handlers[256] = {
 #define C (1u << KVP_ROLE_CLIENT)
@@ -402,6 +419,7 @@ static const struct {
     [KVP_OP_SEGMENTS] = {kvp_on_segments, C | N | QUESTION | STATE},
     [KVP_OP_STATUS] = {kvp_on_status, C | N | QUESTION | STATE},
     [KVP_OP_SNAPSHOT] = {kvp_on_snapshot, C | QUESTION},
+    [KVP_OP_EXPLAIN] = {kvp_on_explain, C | QUESTION | STATE},
     [KVP_OP_MOUNT] = {kvp_on_mount, N},
     [KVP_OP_UNMOUNT] = {kvp_on_unmount, N},
     [KVP_OP_FREED] = {kvp_on_freed, N},
@@ -424,7 +442,7 @@ dispatch_frame(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
             kvp_on_check_answer(m, s, f);
         else if (s->role == KVP_ROLE_NODE && (op == KVP_OP_DEMOTE || op == KVP_OP_STAGE || op == KVP_OP_DROP))
             kvp_on_tier_answer(m, s, f);
-        else if (s->role != KVP_ROLE_NODE || op != KVP_OP_FENCE) /* nothing waits for the answer to a Fence */
+        else if (s->role != KVP_ROLE_NODE || op != KVP_OP_FENCE) /* the answer to a Fence needs no action */
             kvp_session_close(&m->peers, s, "an answer to no question");
         return;
     }

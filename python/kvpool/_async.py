@@ -324,3 +324,11 @@ class AsyncPool:
     async def stat(self, *, deadline: Optional[float] = None) -> Dict[str, Any]:
         """As Pool.stat."""
         return await self._call(Pool.stat, deadline=deadline)
+
+    async def where(self, key: Key, *, deadline: Optional[float] = None) -> Optional[Dict[str, Any]]:
+        """As Pool.where."""
+        return await self._call(Pool.where, key, deadline=deadline)
+
+    async def why(self, key: Key, *, all_tenants: bool = False, deadline: Optional[float] = None) -> Dict[str, Any]:
+        """As Pool.why."""
+        return await self._call(Pool.why, key, all_tenants=all_tenants, deadline=deadline)

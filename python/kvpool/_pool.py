@@ -372,6 +372,22 @@ class Pool:
         figures: Dict[str, Any] = json.loads(self._found(self._raw.stat(_ms(deadline))))
         return figures
 
+    def where(self, key: Key, *, deadline: Optional[float] = None) -> Optional[Dict[str, Any]]:
+        """Returns where the key's object is: its copies with node, tier and transport, its size, age, pin and group
+        (docs/operations/why.md). None if it has no copy: `why` then has the cause."""
+        found = self._explain(key, deadline, 0)[0]
+        return found if "copies" in found else None
+
+    def why(self, key: Key, *, all_tenants: bool = False, deadline: Optional[float] = None) -> Dict[str, Any]:
+        """Returns why the key is not there: the cause ("evicted", "removed", ...; "present" if it is there), a sentence ("text"), what
+        helps ("help"), and how long ago. all_tenants: the list "others" has the tenants that have the key, or a trace of it."""
+        found, *others = self._explain(key, deadline, _kvpool.ALL_TENANTS if all_tenants else 0)
+        return {**found, "others": others} if all_tenants else found
+
+    def _explain(self, key: Key, deadline: Optional[float], flags: int) -> List[Dict[str, Any]]:
+        answer: List[Dict[str, Any]] = json.loads(self._found(self._raw.explain(key, _ms(deadline), flags), key))["found"]
+        return answer
+
     # ---- numbers into values
     def _error(self, number: int, key: Optional[Key] = None) -> Error:
         """An error. If no master is reachable, it has the reason."""

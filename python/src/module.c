@@ -43,6 +43,7 @@ add_flags(PyObject *module)
         {"WAIT", KVPOOL_WAIT},
         {"HEED_PROBES", KVPOOL_HEED_PROBES},
         {"FRESH", KVPOOL_FRESH},
+        {"ALL_TENANTS", KVPOOL_ALL_TENANTS},
         {"GROUPS", KVPOOL_GROUPS},
         {"PREFETCH", KVPOOL_PREFETCH},
         {"LINEAGES", KVPOOL_LINEAGES},
@@ -197,7 +198,7 @@ add_types(PyObject *module)
     static const struct {
         const char *name; /* NULL = not in the module */
         PyType_Spec *spec;
-        PyTypeObject **type; /* gets the type, with a reference for ever; NULL = only the module has one */
+        PyTypeObject **type; /* variable that gets the type, with a reference for ever; NULL = none */
     } types[] = {
         {"Pool", &kvpy_pool_spec, &kvpy_pool_type},
         {NULL, &kvpy_view_spec, &kvpy_view_type},
@@ -235,7 +236,7 @@ static struct PyModuleDef definition = {
     .m_size = -1,          .m_methods = functions,
 };
 
-PyMODINIT_FUNC PyInit__kvpool(void); /* Python finds the function by its name, so no header declares it */
+PyMODINIT_FUNC PyInit__kvpool(void); /* Python finds this init function by its name, so no header declares it */
 
 PyMODINIT_FUNC
 PyInit__kvpool(void)

@@ -64,7 +64,7 @@ number_or_code(const kvpy_pool_t *self, int err)
 static int
 pool_init(kvpy_pool_t *self, PyObject *args, PyObject *kw)
 {
-    static char name[] = "is_dropin"; /* an array, because before Python 3.13 the parser wants char * */
+    static char name[] = "is_dropin"; /* name of an argument, as an array: before Python 3.13 the parser wants char * */
     static char *names[] = {name, NULL};
     int is_dropin = 0;
 
@@ -289,7 +289,7 @@ pool_put(kvpy_pool_t *self, PyObject *args)
     return number_or_code(self, err);
 }
 
-/* Gets the value once, into `bytes`, which has the guessed length. */
+/* Gets the key's value once, into `bytes`, whose length is the guess for the value's length. */
 static int
 get_round(kvpy_pool_t *self, const kvpool_key_t *key, const kvpool_opts_t *opts, PyObject *bytes, size_t *len_out)
 {
@@ -471,19 +471,16 @@ pool_bump(kvpy_pool_t *self, PyObject *args)
 }
 
 /* ---- statistics */
-/* stat(deadline_ms) -> JSON text, or an error number */
+/* Returns the JSON text of kvpool_explain for the key, or of kvpool_stat without a key; or an error number. */
 static PyObject *
-pool_stat(kvpy_pool_t *self, PyObject *args)
+ask_json(kvpy_pool_t *self, const kvpool_key_t *key, kvpool_opts_t opts)
 {
-    kvpool_opts_t opts = {.struct_size = sizeof opts};
+    kvpy_budget_t budget = kvpy_budget_begin(self, &opts);
     int err = KVPOOL_BUFFER_SMALL;
     size_t len = 16384;
-    kvpy_budget_t budget;
     PyObject *text;
     char *buf = NULL;
 
-    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "O&", kvpy_u32, &opts.deadline_ms)) return NULL;
-    budget = kvpy_budget_begin(self, &opts);
     for (int round = 0; err == KVPOOL_BUFFER_SMALL && round < 4; round++) { /* the text may have grown meanwhile */
         size_t cap = len + 4096;
 
@@ -492,12 +489,38 @@ pool_stat(kvpy_pool_t *self, PyObject *args)
         if (buf == NULL) return PyErr_NoMemory();
         kvpy_budget_spend(&budget, 1, &opts);
         Py_BEGIN_ALLOW_THREADS
-            err = kvpool_stat(self->pool, buf, cap, &len, &opts);
+            err = key == NULL ? kvpool_stat(self->pool, buf, cap, &len, &opts)
+                              : kvpool_explain(self->pool, key->data, key->len, buf, cap, &len, &opts);
         Py_END_ALLOW_THREADS
     }
     text = err == KVPOOL_OK ? PyUnicode_DecodeUTF8(buf, (Py_ssize_t)len, "replace") : number_or_code(self, err);
     free(buf);
     return text;
+}
+
+/* stat(deadline_ms) -> JSON text, or an error number */
+static PyObject *
+pool_stat(kvpy_pool_t *self, PyObject *args)
+{
+    kvpool_opts_t opts = {.struct_size = sizeof opts};
+
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "O&", kvpy_u32, &opts.deadline_ms)) return NULL;
+    return ask_json(self, NULL, opts);
+}
+
+/* explain(key, deadline_ms, flags) -> JSON text, or an error number */
+static PyObject *
+pool_explain(kvpy_pool_t *self, PyObject *args)
+{
+    kvpool_opts_t opts = {.struct_size = sizeof opts};
+    PyObject *key_obj;
+    kvpool_key_t key;
+
+    if (!kvpy_check(self) ||
+        !PyArg_ParseTuple(args, "OO&O&", &key_obj, kvpy_u32, &opts.deadline_ms, kvpy_u32, &opts.flags) ||
+        !kvpy_key(key_obj, &key))
+        return NULL;
+    return ask_json(self, &key, opts);
 }
 
 #define FAST(name)                                                                                                     \
@@ -527,6 +550,7 @@ static PyMethodDef methods[] = {
     PLAIN(remove_many),
     PLAIN(bump),
     PLAIN(stat),
+    PLAIN(explain),
     FAST(batch_put),
     FAST(batch_get),
     FAST(batch_is_exist),

@@ -48,6 +48,8 @@ int kvp_cli_get(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_exists(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_rm(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_bump(const kvp_cli_verb_t *verb, int argc, char **argv);
+int kvp_cli_where(const kvp_cli_verb_t *verb, int argc, char **argv);
+int kvp_cli_why(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_ls(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_stat(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_snapshot(const kvp_cli_verb_t *verb, int argc, char **argv);
@@ -55,8 +57,13 @@ int kvp_cli_fsck(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_doctor(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_up(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_master(const kvp_cli_verb_t *verb, int argc, char **argv);
+int kvp_cli_curve(const kvp_cli_verb_t *verb, int argc, char **argv);
+int kvp_cli_node(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_bench(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_replay(const kvp_cli_verb_t *verb, int argc, char **argv);
+
+/* kvp_cli_list_part prints a list of kvpool_stat, "masters" or "segments" (the nodes), and returns the exit code. */
+int kvp_cli_list_part(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, const char *part);
 
 /* kvp_cli_conf returns a handle's configuration for the common options. */
 kvpool_conf_t kvp_cli_conf(const kvp_cli_common_t *common);

@@ -116,17 +116,18 @@ kvp_json_paths(struct json_object *stat, kvp_json_path_t *paths_out, size_t max)
 }
 
 int
-kvp_json_stat(kvpool_t *pool, struct json_object **stat_out)
+kvp_json_stat(kvpool_t *pool, uint32_t flags, struct json_object **stat_out)
 {
+    const kvpool_opts_t opts = {.struct_size = sizeof opts, .flags = flags};
     size_t cap = STAT_FIRST_BYTES, len = 0;
     char *text = kvp_cli_alloc(cap, 1);
-    int err = kvpool_stat(pool, text, cap, &len, NULL);
+    int err = kvpool_stat(pool, text, cap, &len, &opts);
     /* The pool's answer may grow between two calls, so the call is repeated with a larger buffer, a limited number
      * of times. */
     for (int tries = 0; err == KVPOOL_BUFFER_SMALL && tries < 4 && len < STAT_MAX_BYTES; tries++) {
         cap = len + len / 4 + 1;
         text = kvp_cli_realloc(text, cap, 1);
-        err = kvpool_stat(pool, text, cap, &len, NULL);
+        err = kvpool_stat(pool, text, cap, &len, &opts);
     }
     if (err == KVPOOL_OK) {
         *stat_out = json_tokener_parse(text);

@@ -41,7 +41,8 @@ typedef struct {
 /* kvp_json_paths reads the handle's transports, at most max, from the pool's figures. It returns their number. */
 size_t kvp_json_paths(struct json_object *stat, kvp_json_path_t *paths_out, size_t max);
 
-/* kvp_json_stat requests the pool's figures. The caller releases *stat_out with json_object_put. */
-int kvp_json_stat(kvpool_t *pool, struct json_object **stat_out);
+/* kvp_json_stat requests the pool's figures; flags: 0, or KVPOOL_CURVES and others of kvpool_stat. The caller releases
+ * *stat_out with json_object_put. */
+int kvp_json_stat(kvpool_t *pool, uint32_t flags, struct json_object **stat_out);
 
 #endif

@@ -23,7 +23,7 @@
  */
 #define SLOT_BYTES 256u
 #define PATHS_MAX 8u /* limit of the transports of a handle */
-#define WAKE_EARLY_NS 60000u /* a timer may wake the thread so much too late; the thread spins for the rest */
+#define WAKE_EARLY_NS 60000u /* waiting threads wake this long before a call is due, as timers may be late */
 
 typedef struct {
     kvp_bench_t *bench;
@@ -104,7 +104,7 @@ count_error(worker_t *w, int err)
     if (w->leg.first_error == KVPOOL_OK) w->leg.first_error = err;
 }
 
-/* judge_results counts the results of the objects. An absent object that is found counts as an error. */
+/* judge_results counts the results of the objects. Finding an object that was never put counts as an error. */
 static void
 judge_results(worker_t *w, size_t first, size_t n)
 {
@@ -290,7 +290,7 @@ add_handle_counts(kvp_bench_t *b, kvp_bench_counts_t *counts, int times)
     kvp_json_path_t paths[PATHS_MAX];
     struct json_object *stat;
     if (!has_flag(&b->conf, KVP_BENCH_MOVES)) return KVPOOL_OK;
-    int err = kvp_json_stat(b->pool, &stat);
+    int err = kvp_json_stat(b->pool, 0, &stat);
     if (err != KVPOOL_OK) return err;
     counts->known += (uint64_t)times * kvp_json_find_u64(stat, "known_location_gets");
     const size_t n = kvp_json_paths(stat, paths, PATHS_MAX);
@@ -388,8 +388,8 @@ run_pass(kvp_bench_t *b)
     return err;
 }
 
-/* warm_up puts the set if the operation needs it, and makes an untimed pass, so that all memory is mapped. For puts
- * it makes two passes with different keys, which write a started pool's memory once. */
+/* warm_up puts the set and, if a leg may make several passes, makes an untimed pass, so that all memory is
+ * mapped. For puts it makes only two passes with different keys, which write a started pool's memory once. */
 static int
 warm_up(kvp_bench_t *b, uint64_t *fill_ns_out)
 {

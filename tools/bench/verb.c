@@ -270,7 +270,7 @@ look_in_child(const void *arg, void *answer)
     struct json_object *stat;
     to->code = kvp_cli_open(b->verb, &b->common, &pool);
     if (to->code != KVP_EXIT_DONE) return;
-    int err = kvp_json_stat(pool, &stat);
+    int err = kvp_json_stat(pool, 0, &stat);
     kvpool_free(pool);
     if (err != KVPOOL_OK) {
         to->code = kvp_cli_fail(b->verb, "stat", err);

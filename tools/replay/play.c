@@ -250,7 +250,7 @@ count_moved(client_t *c)
 {
     kvp_replay_result_t *r = &c->result;
     struct json_object *stat;
-    if (c->pool == NULL || kvp_json_stat(c->pool, &stat) != KVPOOL_OK) return;
+    if (c->pool == NULL || kvp_json_stat(c->pool, 0, &stat) != KVPOOL_OK) return;
     r->paths_n = kvp_json_paths(stat, r->paths, KVP_REPLAY_PATHS_MAX);
     json_object_put(stat);
     for (size_t i = 0; i < r->paths_n; i++) {
@@ -316,7 +316,7 @@ add_result(kvp_replay_result_t *sum, const kvp_replay_result_t *r)
     sum->lookup_ns += r->lookup_ns;
     if (sum->first_get_error == KVPOOL_OK) sum->first_get_error = r->first_get_error;
     if (sum->first_put_error == KVPOOL_OK) sum->first_put_error = r->first_put_error;
-    /* All clients have the same transports in the same order. */
+    /* The traffic is summed by index, because all clients have the same transports in the same order. */
     sum->paths_n = kvp_max_u64(sum->paths_n, r->paths_n);
     for (size_t i = 0; i < r->paths_n; i++) {
         memcpy(sum->paths[i].name, r->paths[i].name, sizeof(r->paths[i].name));

@@ -124,7 +124,7 @@ measure_pool(replay_t *r)
     struct json_object *stat;
     int code = kvp_cli_open(r->verb, &r->common, &pool);
     if (code != KVP_EXIT_DONE) return code;
-    int err = kvp_json_stat(pool, &stat);
+    int err = kvp_json_stat(pool, 0, &stat);
     kvpool_free(pool);
     if (err != KVPOOL_OK) return kvp_cli_fail(r->verb, "stat", err);
     r->size_bytes = kvp_json_find_u64(stat, "size_bytes");
@@ -141,7 +141,7 @@ static int
 simulate_lru(replay_t *r)
 {
     kvp_lru_sim_t *sim;
-    /* A cache with room for all blocks behaves like any larger one. */
+    /* The simulated capacity is at most the number of distinct blocks: a larger cache behaves the same. */
     const uint32_t capacity = (uint32_t)kvp_min_u64(r->capacity_blocks, r->distinct);
     kvp_err_t err = kvp_lru_sim_create(capacity, &sim);
     if (err != KVP_OK) return kvp_cli_fail(r->verb, "simulating LRU", err);

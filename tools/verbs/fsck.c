@@ -59,7 +59,7 @@ static int
 check_log(const kvp_cli_verb_t *verb, const char *data_dir, bool is_repairing, bool is_json)
 {
     char program[1024];
-    /* All options are given explicitly, so that no environment variable can change one. */
+    /* All options of kvpool-master are given, so that no environment variable can change one. */
     const char *const argv[] = {"kvpool-master",
                                 "--check",
                                 "--data-dir",
@@ -146,7 +146,7 @@ static int
 walk_keys(walk_t *w)
 {
     uint64_t cursor = 0;
-    int err = kvp_json_stat(w->pool, &w->before);
+    int err = kvp_json_stat(w->pool, 0, &w->before);
     do {
         w->page_n = 0;
         if (err == KVPOOL_OK) err = kvpool_list(w->pool, "", 0, PAGE_KEYS, &cursor, keep_key, w, NULL);
@@ -154,7 +154,7 @@ walk_keys(walk_t *w)
             err = check_key(w, &w->page[i]);
         w->listed += w->page_n;
     } while (err == KVPOOL_OK && cursor != 0);
-    return err == KVPOOL_OK ? kvp_json_stat(w->pool, &w->after) : err;
+    return err == KVPOOL_OK ? kvp_json_stat(w->pool, 0, &w->after) : err;
 }
 
 /* ---- comparison with the master's figures ---- */

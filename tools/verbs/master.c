@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The verb `master`: orders to the masters of a pool. switch: the leading master hands its leadership to a standby
- * that has the whole log. */
+ * The verb `master`: the masters of a pool. ls: lists them. switch: the leading master hands its leadership to a
+ * standby that has the whole log. */
 #include "tools/base/cli.h"
 
 #include "tools/base/opts.h"
@@ -17,8 +17,9 @@ kvp_cli_master(const kvp_cli_verb_t *verb, int argc, char **argv)
     int first, err;
     int code = kvp_cli_parse(verb, NULL, 0, argc, argv, &common, &first);
     if (code != KVP_EXIT_GO_ON) return code;
+    if (argc - first == 1 && strcmp(argv[first], "ls") == 0) return kvp_cli_list_part(verb, &common, "masters");
     if (argc - first != 1 || strcmp(argv[first], "switch") != 0)
-        return kvp_cli_complain(verb, KVP_EXIT_USAGE, "say what: switch");
+        return kvp_cli_complain(verb, KVP_EXIT_USAGE, "say what: ls or switch");
     conf = kvp_cli_conf(&common);
     conf.detail = common.detail;
     conf.detail_cap = sizeof common.detail;

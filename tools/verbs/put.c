@@ -89,7 +89,7 @@ static uint64_t
 value_max(kvpool_t *pool)
 {
     struct json_object *stat;
-    if (kvp_json_stat(pool, &stat) != KVPOOL_OK) return VALUE_MAX_DEFAULT;
+    if (kvp_json_stat(pool, 0, &stat) != KVPOOL_OK) return VALUE_MAX_DEFAULT;
     uint64_t chunk = kvp_json_max_u64(stat, "chunk_bytes");
     json_object_put(stat);
     return chunk > 0 ? chunk : VALUE_MAX_DEFAULT;

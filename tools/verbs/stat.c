@@ -127,14 +127,24 @@ percent_of(uint64_t some, uint64_t all)
 }
 
 static void
-print_hits(struct json_object *counters)
+print_ratio(const char *when, struct json_object *ratio)
 {
+    if (ratio != NULL)
+        printf("hit ratio  %.1f %% of what was asked for in the %s\n", 100 * json_object_get_double(ratio), when);
+}
+
+static void
+print_hits(struct json_object *pool)
+{
+    struct json_object *counters = kvp_json_get(pool, "counters");
     const uint64_t known = kvp_json_get_u64(counters, "used"), gets = kvp_json_get_u64(counters, "gets") + known;
     const uint64_t got = gets - kvp_min_u64(gets, kvp_json_get_u64(counters, "get_misses"));
     const uint64_t exists = kvp_json_get_u64(counters, "exists"),
                    asked = exists + kvp_json_get_u64(counters, "lookups");
     const uint64_t found = kvp_json_get_u64(counters, "lookup_found") + exists -
                            kvp_min_u64(exists, kvp_json_get_u64(counters, "exists_misses"));
+    print_ratio("last minute", kvp_json_get(pool, "hit_ratio_minute"));
+    print_ratio("last hour", kvp_json_get(pool, "hit_ratio_hour"));
     printf("hit ratio  ");
     if (gets == 0 && asked == 0) printf("nothing was asked for yet");
     if (gets > 0) printf("gets %.1f %% of %" PRIu64, percent_of(got, gets), gets);
@@ -162,7 +172,7 @@ print_wrong_of_node(size_t *lines, struct json_object *segment, bool is_standby)
     char name[CELL_MAX];
     const char *state = kvp_json_get_text(segment, "state"), *node = kvp_json_get_text(segment, "node");
     kvp_cli_quote(node, strlen(node), name, sizeof name);
-    if (strcmp(state, "lost") == 0) return; /* the master's own list of faults contains lost nodes */
+    if (strcmp(state, "lost") == 0) return; /* no line: the master's own list of faults contains lost nodes */
     if (strcmp(state, "up") != 0)
         print_wrong(lines, "node %s is %s: it takes no new objects", name, state);
     else if (!is_standby && strcmp(kvp_json_get_text(segment, "transport"), "none") == 0)
@@ -266,7 +276,7 @@ print_screen(struct json_object *stat)
     print_tiers(tiers);
     printf("objects    %" PRIu64 ", and %" PRIu64 " puts under way\n", kvp_json_get_u64(pool, "objects"),
            kvp_json_get_u64(pool, "attempts"));
-    print_hits(kvp_json_get(pool, "counters"));
+    print_hits(pool);
     print_what_is_wrong(pool, segments);
     static const char *const of_nodes[] = {"node", "state", "transport", "used_bytes", "size_bytes", "objects", "addr"};
     static const char *const of_masters[] = {"address", "state", "lag_bytes", "id"};
@@ -287,6 +297,71 @@ print_stat(struct json_object *stat, const kvp_cli_common_t *common, bool wants_
     else
         print_screen(stat);
     json_object_put(stat);
+}
+
+/* ---- lists of masters and nodes */
+/* Gives each node the state and the bytes of its SSD tier, whose name is that of the node with "/ssd" behind it. */
+static void
+join_tiers(struct json_object *nodes, struct json_object *tiers)
+{
+    for (size_t i = 0; i < json_object_array_length(nodes); i++) {
+        struct json_object *node = json_object_array_get_idx(nodes, i);
+        char name[CELL_MAX];
+
+        snprintf(name, sizeof name, "%s/ssd", kvp_json_get_text(node, "node"));
+        for (size_t k = 0; k < json_object_array_length(tiers); k++) {
+            struct json_object *tier = json_object_array_get_idx(tiers, k);
+
+            if (strcmp(kvp_json_get_text(tier, "node"), name) != 0) continue;
+            json_object_object_add(node, "ssd", json_object_get(kvp_json_get(tier, "state")));
+            json_object_object_add(node, "ssd_used_bytes", json_object_get(kvp_json_get(tier, "used_bytes")));
+            json_object_object_add(node, "ssd_size_bytes", json_object_get(kvp_json_get(tier, "size_bytes")));
+        }
+    }
+}
+
+int
+kvp_cli_list_part(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, const char *part)
+{
+    static const char *const of_masters[] = {"address", "state", "lag_bytes", "id"};
+    static const char *const of_nodes[] = {"node",    "state", "transport",      "used_bytes",     "size_bytes",
+                                           "objects", "ssd",   "ssd_used_bytes", "ssd_size_bytes", "addr"};
+    const bool is_nodes = strcmp(part, "segments") == 0;
+    struct json_object *stat = NULL, *rows;
+    kvpool_t *pool = NULL;
+    int code, err;
+
+    common->state_only = common->masters_n == 1; /* a single named master is asked even if it does not lead */
+    code = kvp_cli_open(verb, common, &pool);
+    if (code != KVP_EXIT_DONE) return code;
+    err = kvp_json_stat(pool, 0, &stat);
+    kvpool_free(pool);
+    if (err != KVPOOL_OK) return kvp_cli_fail_why(verb, common, "ls", err);
+    rows = kvp_json_get(stat, part);
+    if (is_nodes) join_tiers(rows, kvp_json_get(stat, "tiers"));
+    if (common->is_json)
+        kvp_json_line(json_object_get(rows), stdout); /* kvp_json_line releases this reference */
+    else if (json_object_array_length(rows) == 0)
+        printf("none\n");
+    else if (is_nodes)
+        print_some_columns("nodes", rows, of_nodes, KVP_ARRAY_LEN(of_nodes));
+    else
+        print_some_columns("masters", rows, of_masters, KVP_ARRAY_LEN(of_masters));
+    json_object_put(stat);
+    return kvp_cli_flush(verb, KVP_EXIT_DONE);
+}
+
+int
+kvp_cli_node(const kvp_cli_verb_t *verb, int argc, char **argv)
+{
+    kvp_cli_common_t common;
+    int first;
+    const int code = kvp_cli_parse(verb, NULL, 0, argc, argv, &common, &first);
+
+    if (code != KVP_EXIT_GO_ON) return code;
+    if (argc - first != 1 || strcmp(argv[first], "ls") != 0)
+        return kvp_cli_complain(verb, KVP_EXIT_USAGE, "say what: ls");
+    return kvp_cli_list_part(verb, &common, "segments");
 }
 
 /* ---- the state of a conductor */
@@ -369,7 +444,7 @@ kvp_cli_stat(const kvp_cli_verb_t *verb, int argc, char **argv)
     common.state_only = common.masters_n == 1; /* a single named master is asked even if it does not lead */
     code = kvp_cli_open(verb, &common, &pool);
     if (code != KVP_EXIT_DONE) return code;
-    int err = kvp_json_stat(pool, &stat);
+    int err = kvp_json_stat(pool, 0, &stat);
     kvpool_free(pool);
     if (err != KVPOOL_OK) return kvp_cli_fail_why(verb, &common, "stat", err);
     print_stat(stat, &common, wants_all);

@@ -4,6 +4,7 @@
 #define KVP_MASTER_CORE_BASE_CONF_H
 
 #include "common/base.h"
+#include "proto/cause.h"
 
 /* When the log is synced to disk, and which of the master's answers wait for the sync of their log records. */
 typedef enum {
@@ -23,7 +24,7 @@ typedef struct {
     uint64_t session_ttl_ns; /* a session without a message for this time ends; 0 = 10 s */
     /* time for which clients may read from cached locations before they must ask the master again; 0 = 1 s */
     uint64_t location_lease_ns;
-    /* the same while no master answers; at least location_lease_ns; 0 = 10 s */
+    /* longest use of cached locations while no master answers; at least location_lease_ns; 0 = 10 s */
     uint64_t location_grace_ns;
     /* Flag: another master served this pool before, so clients may still read under its leases. Without the flag
      * and without a log the pool is new, or all its state is lost. Such a pool has no identity yet. It takes the
@@ -37,6 +38,8 @@ typedef struct {
     uint64_t attempt_bytes;
     const char *host_id; /* this host's id; copied */
     const char *unix_path; /* path of the master's Unix socket, sent in HelloReply; "" = none; copied */
+    uint64_t curve_uses; /* limit of the uses a second that a miss-ratio curve tracks; 0 = no curves */
+    uint64_t departed_bytes; /* bytes of the table of objects that left the index; 0 = no table */
     uint32_t max_sessions; /* limit of open sessions; 0 = 65536 */
     bool saves_ident; /* flag: the shell saves the pool's identity, so outputs wait for KVP_DONE_IDENT */
     bool has_journal; /* flag: there is a log; kvp_master_open_log comes before the first input */
@@ -134,6 +137,9 @@ typedef struct {
     KVP_MASTER_STATS(KVP_MASTER_STAT_FIELD)
 #undef KVP_MASTER_STAT_FIELD
     uint32_t term;
+    /* number of look-ups, prefix look-ups and messages of exists that missed a key, by the cause of the first one */
+    uint64_t lookup_misses[KVP_CAUSES_N];
+    uint64_t get_misses_by[KVP_CAUSES_N]; /* get_misses, by cause */
 } kvp_master_stats_t;
 
 /* What the shell knows about a master of the pool, for the answer to Status. */

@@ -5,16 +5,21 @@
 
 #include "common/buf.h"
 #include "common/list.h"
+#include "master/core/base/ages.h"
 #include "master/core/base/ctx.h"
+#include "master/core/base/departed.h"
 #include "master/core/base/heap.h"
 #include "master/core/base/ptab.h"
 #include "master/core/base/umap.h"
+#include "master/core/catalog/asks.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
 #include "master/core/log/journal.h"
 
 typedef struct kvp_segment kvp_segment_t;
 typedef struct kvp_tenant kvp_tenant_t;
+
+#define KVP_ENDED_SEGMENTS 64u
 
 /* The catalog: all objects, all tenants, and the segments of memory in which replicas lie. */
 typedef struct kvp_catalog {
@@ -23,15 +28,19 @@ typedef struct kvp_catalog {
     kvp_objindex_t *index;
     /* sequence number of the last granted extent's generation; a generation is also the object's version */
     uint64_t gen_seq;
+    kvp_ages_t ages; /* the times of versions */
+    kvp_departed_t departed; /* objects that left the index */
+    kvp_departed_t refused; /* puts that were refused */
+    kvp_asks_t asks; /* what clients ask for */
     kvp_ptab_t attempts; /* put attempts by number */
     kvp_list_t attempts_in_order; /* put attempts in the order in which they were begun */
 
-    /* kvp_fresh_commit_t: commits whose log records may be lost in a crash, from byte fresh_commits_at on */
+    /* array of kvp_fresh_commit_t from byte fresh_commits_at on: commits whose log records a crash may lose */
     kvp_buf_t fresh_commits;
     size_t fresh_commits_at;
 
     kvp_ptab_t tenants;
-    kvp_umap_t tenant_ids; /* tenant id + 1 -> number in `tenants` */
+    kvp_umap_t tenant_ids; /* map: tenant id + 1 -> number of the tenant in `tenants` */
     uint32_t tenants_used, tenants_bumped; /* number of tenants with references; number of tenants with a min_version */
     uint32_t tenants_at; /* number of the tenant at which the next search for tenants with forgettable bumps begins */
     /* last term in which a tenant's bumps were forgotten: memory last mounted before it is not trusted; 0 = none */
@@ -47,6 +56,12 @@ typedef struct kvp_catalog {
 
     kvp_list_t segments;
     uint32_t segment_seq, host_seq;
+    /* ring of the ids and names of segments that ended last, for kvp_on_explain */
+    struct {
+        uint32_t id;
+        char name[KVP_NAME_MAX + 1];
+    } ended[KVP_ENDED_SEGMENTS];
+    uint32_t ended_n;
     kvp_ptab_t chunks;
     uint32_t chunks_n; /* number of chunks of all segments, including chunks without a record yet */
     uint64_t known_bytes; /* bytes of all segments that are mounted or may be mounted again */

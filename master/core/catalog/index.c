@@ -244,6 +244,14 @@ kvp_obj_age(const kvp_objindex_t *ix, const kvp_obj_t *o)
     return (uint32_t)ix->clock - o->used;
 }
 
+uint64_t
+kvp_obj_idle_ms(const kvp_objindex_t *ix, const kvp_obj_t *o)
+{
+    const int32_t units = (int32_t)((uint32_t)ix->time - o->used);
+
+    return units < 0 ? 0 : ((uint64_t)units << CLOCK_SHIFT) / 1000000u; /* < 0: the clock of uses runs ahead of time */
+}
+
 uint32_t
 kvp_objindex_mark(const kvp_objindex_t *ix)
 {

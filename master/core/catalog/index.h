@@ -10,7 +10,7 @@
 #include "proto/wire.h"
 
 #define KVP_OID_NONE UINT32_MAX
-#define KVP_OBJ_CHUNK_NONE 0xffffffu /* value of kvp_obj_t.chunk without a place; all chunk numbers are below it */
+#define KVP_OBJ_CHUNK_NONE 0xffffffu /* kvp_obj_t.chunk of an object without a place; above all chunk numbers */
 #define KVP_OBJ_TICKETS_MAX 0x7fffu
 #define KVP_OBJ_TIER_LEN_BITS 40 /* the payload of an object that is only on a tier has less than 2^40 bytes */
 
@@ -18,7 +18,7 @@ typedef enum {
     KVP_OBJ_NONE = 0, /* the record is free */
     KVP_OBJ_WRITING, /* a put attempt is writing the object */
     KVP_OBJ_COMMITTED,
-    KVP_OBJ_GONE, /* removed from the index; the record stays until its last ticket ends */
+    KVP_OBJ_GONE, /* the object was removed from the index; its record stays until the last ticket ends */
     KVP_OBJ_STAGED, /* being written as the replacement of a committed object, which is in the index instead */
 } kvp_obj_state_t;
 
@@ -50,7 +50,7 @@ typedef struct kvp_obj {
     uint64_t slack : 16; /* bytes between the payload's end and the extent's end */
     uint16_t probe_since, probe_until; /* if has_probe: first and last tick of the probes' protection */
     uint16_t tickets : 15; /* number of clients' holds and reservations; > 0 = the object must not be evicted */
-    uint16_t is_used_since : 1; /* flag: used since its put, its write to the tier, or since the tier last kept it */
+    uint16_t is_used_since : 1; /* flag: object used since its put, write to a tier, or the tier's choice to keep it */
     uint16_t state : 3;
     uint16_t list : 3; /* kvp_objlist_kind_t */
     uint16_t has_ext : 1;
@@ -77,7 +77,7 @@ typedef struct {
 /* Fields of an object that few objects need. Made with kvp_obj_ext_make; freed with the object. */
 typedef struct {
     uint32_t key; /* number of the key in the key store, in place of kvp_obj_t.key */
-    uint32_t long_key_slot; /* the same as kvp_place_t.long_key_slot, for the first copy */
+    uint32_t long_key_slot; /* slot of the first copy's key in its chunk's long-key allocator; KVP_SLAB_NONE = none */
     uint64_t generation; /* generation of the first copy's extent, if it differs from the version; else 0 */
     kvp_place_t *more; /* all copies but the first, owned */
     uint32_t more_n;
@@ -145,6 +145,8 @@ kvp_objext_t *kvp_obj_ext_make(kvp_objindex_t *ix, kvp_obj_t *o);
 void kvp_objindex_set_time(kvp_objindex_t *ix, uint64_t now_ns);
 void kvp_obj_touch(kvp_objindex_t *ix, kvp_obj_t *o);
 uint32_t kvp_obj_age(const kvp_objindex_t *ix, const kvp_obj_t *o);
+/* kvp_obj_idle_ms returns how many milliseconds ago the last use was, to 34 ms. */
+uint64_t kvp_obj_idle_ms(const kvp_objindex_t *ix, const kvp_obj_t *o);
 /* kvp_objindex_mark returns the clock's present value. kvp_obj_is_used_since returns true if the object's last use
  * came after the mark. */
 uint32_t kvp_objindex_mark(const kvp_objindex_t *ix);
@@ -155,7 +157,7 @@ bool kvp_obj_is_used_since(const kvp_objindex_t *ix, const kvp_obj_t *o, uint32_
 void kvp_objlist_init(kvp_objlist_t *list, kvp_objlist_kind_t kind);
 void kvp_objlist_push_young(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid);
 void kvp_objlist_push_behind(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t older,
-                             uint32_t oid); /* inserts oid after `older`; KVP_OID_NONE = at the old end */
+                             uint32_t oid); /* inserts oid into the list after `older`; KVP_OID_NONE = at the old end */
 /* moves all objects of `from`, a list of the same kind, to the young end of `list` */
 void kvp_objlist_append(kvp_objindex_t *ix, kvp_objlist_t *list, kvp_objlist_t *from);
 void kvp_objlist_remove(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid);

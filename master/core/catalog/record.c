@@ -109,15 +109,17 @@ kvp_record_commit(kvp_catalog_t *cat, uint32_t oid, kvp_digest_t digest)
 }
 
 void
-kvp_record_gone(kvp_catalog_t *cat, const kvp_obj_t *o, kvp_digest_t digest, uint64_t version, kvp_gone_t why)
+kvp_record_gone(kvp_catalog_t *cat, const kvp_obj_t *o, kvp_digest_t digest, uint64_t version, kvp_gone_t why,
+                kvp_cause_t cause)
 {
     kvp_jrec_any_t rec;
 
-    rec.gone = (kvp_jrec_gone_t){.digest = digest, .version = version, .why = why};
+    rec.gone = (kvp_jrec_gone_t){.digest = digest, .version = version, .why = why, .cause = (uint8_t)cause};
+    if (o != NULL && o->is_used_since != 0) rec.gone.flags = KVP_JREC_READ;
     if (o != NULL && cat->ctx->conf.log_names_gone && cat->log->state == KVP_JOURNAL_OPEN) {
         const kvp_wire_lineage_t lineage = kvp_obj_lineage(cat->index, o);
 
-        rec.gone.flags = lineage.is_told != 0 ? KVP_JREC_LINEAGE : 0;
+        rec.gone.flags |= lineage.is_told != 0 ? KVP_JREC_LINEAGE : 0;
         if (lineage.is_told != 0) *kvp_jrec_gone_lineage(&rec) = lineage;
         rec.gone.key_len = copy_key(cat, o, kvp_jrec_gone_key(&rec));
     }

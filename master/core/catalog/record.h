@@ -5,6 +5,7 @@
 
 #include "common/hash.h"
 #include "master/core/catalog/catalog.h"
+#include "proto/cause.h"
 #include "proto/jrec.h"
 
 /* A commit whose log record may be lost in a crash. */
@@ -24,7 +25,8 @@ typedef struct {
  * ended, and if it was committed, the log has its commit. */
 void kvp_record_commit(kvp_catalog_t *cat, uint32_t oid, kvp_digest_t digest);
 void kvp_record_again(kvp_catalog_t *cat, uint32_t oid);
-void kvp_record_gone(kvp_catalog_t *cat, const kvp_obj_t *o, kvp_digest_t digest, uint64_t version, kvp_gone_t why);
+void kvp_record_gone(kvp_catalog_t *cat, const kvp_obj_t *o, kvp_digest_t digest, uint64_t version, kvp_gone_t why,
+                     kvp_cause_t cause);
 void kvp_record_segment(kvp_catalog_t *cat, const kvp_segment_t *g);
 void kvp_record_segment_over(kvp_catalog_t *cat, const kvp_segment_t *g);
 void kvp_record_tenant(kvp_catalog_t *cat, const kvp_tenant_t *t);

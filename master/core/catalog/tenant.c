@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define IN_USE_MAX 4096u /* limit of tenants with references, so that clients cannot make the core keep more */
+#define IN_USE_MAX 4096u /* limit of tenants with references: bounds the memory that clients can use up */
 #define BUMPED_MAX 4095u
 
 kvp_tenant_t *
@@ -114,6 +114,7 @@ tenant_free(kvp_catalog_t *cat, kvp_tenant_t *t)
     if (cat->placing == t) cat->placing = NULL;
     kvp_heap_fini(&t->leases);
     free(t->revoked);
+    free(t->ratio);
     free(t);
 }
 

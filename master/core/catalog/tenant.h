@@ -7,6 +7,7 @@
 #include "common/list.h"
 #include "master/core/catalog/catalog.h"
 #include "master/core/base/heap.h"
+#include "master/core/base/ratio.h"
 #include "master/core/catalog/index.h"
 #include "master/core/base/conf.h"
 
@@ -33,19 +34,19 @@ typedef struct kvp_take {
     uint32_t slot; /* slot at which the walk through the chunk continues; KVP_SLAB_NONE = at the start */
     uint64_t recent_bytes; /* bytes of the walked objects that were used more recently than `age` */
     bool has_stayed; /* flag: the walk passed an object that could not be evicted at that time */
-    /* time of the next attempt to evict the remaining objects; time at which the take is given up */
+    /* time of the next attempt to evict the chunk's remaining objects; time limit of the taking */
     uint64_t next_ns, end_ns;
 } kvp_take_t;
 
 typedef struct {
-    uint64_t applied; /* number of the last revocation that the client has applied */
+    uint64_t applied; /* number of the last revocation that the lost client has applied */
     uint64_t until_ns;
 } kvp_lost_lease_t;
 
 typedef struct kvp_tenant {
     uint32_t id;
     uint32_t number; /* number in catalog->tenants */
-    /* empty for the default tenant, and while the name is unknown because only nodes reported its objects */
+    /* the tenant's name; empty: the default tenant, or unknown, as only nodes reported the tenant's objects */
     char name[KVP_TENANT_NAME_MAX + 1];
     uint32_t refs; /* number of references by sessions, chunks and jobs */
     /* epoch of the namespace; never decreases in this master's life, even if the record is made again */
@@ -56,6 +57,9 @@ typedef struct kvp_tenant {
     uint64_t chunk_bytes; /* bytes of the chunks that belong to the tenant */
     uint64_t objects; /* number of committed objects, older epochs included */
     uint64_t used_bytes; /* bytes of all extents in the tenant's chunks */
+    kvp_ratio_t *ratio; /* the hit ratio; NULL = nothing was asked for yet */
+    uint64_t asked; /* number of keys that were asked for */
+    uint64_t looked_up_ns; /* time of the last look-up or exists; 0 = never */
     uint64_t going_bytes; /* part of used_bytes in extents that are being retired and are not quarantined */
     uint64_t soft_pinned_bytes, hard_pinned_bytes; /* bytes of pinned committed objects, all copies */
     kvp_walk_t *sweep; /* the running removal of objects of older epochs after a bump; NULL = not running */
@@ -64,7 +68,7 @@ typedef struct kvp_tenant {
     kvp_objlist_t lru; /* the tenant's eviction candidates */
     /* The last entry of `lru`, from the oldest on, that evict/ahead.c has examined; KVP_OID_NONE = none. */
     uint32_t ahead;
-    uint64_t ahead_bytes; /* bytes of the examined entries that may be written to a tier */
+    uint64_t ahead_bytes; /* bytes of the examined entries of `lru` that may be written to a tier */
     uint64_t ahead_more; /* recently put bytes: the write-back goes on for as many bytes beyond its usual share */
     /* Objects that were loaded from a tier and not used since; evicted before those of `lru` if over their share. */
     kvp_objlist_t cold;
@@ -96,7 +100,7 @@ bool kvp_tenant_may_bump(const kvp_catalog_t *cat, const kvp_tenant_t *t);
 /* kvp_tenant_bumped records a bump: objects up to this version count as removed. */
 void kvp_tenant_bumped(kvp_catalog_t *cat, kvp_tenant_t *t, uint64_t version);
 bool kvp_tenant_is_forgettable(const kvp_catalog_t *cat, const kvp_tenant_t *t); /* true: it has no object known here */
-/* the tenant must have a min_version; frees the record if it has no references */
+/* forgets a tenant's bumps, of which there must be one; frees the tenant's record if it has no references */
 void kvp_tenant_forget_bumps(kvp_catalog_t *cat, kvp_tenant_t *t);
 kvp_tenant_t *kvp_tenant_make(kvp_catalog_t *cat, uint32_t id); /* no reference: caller prunes an unused record */
 kvp_tenant_t *kvp_tenant_open(kvp_catalog_t *cat, uint32_t id); /* takes a reference */

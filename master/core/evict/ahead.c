@@ -14,7 +14,7 @@
 #include "master/core/space/tier.h"
 
 #define AHEAD_SHARE 8u /* write back the oldest 1/8 of a tenant's used bytes */
-#define AHEAD_SHARE_MOST 2u /* with recently put bytes, at most the oldest 1/2 */
+#define AHEAD_SHARE_MOST 2u /* after many recent puts, write back at most the oldest 1/2 of the used bytes */
 #define AHEAD_STEPS 64u /* limit of the objects that one call of walk_oldest examines */
 #define FADE_SHARE 512u /* each tick, tenant->ahead_more shrinks by 1/512 of its value */
 
@@ -48,6 +48,14 @@ kvp_evict_can_be_written(const kvp_evict_t *ev, const kvp_obj_t *o)
     return g->state == KVP_SEG_UP && g->tier != NULL && g->tier->state == KVP_SEG_UP && is_plain(ev, o);
 }
 
+kvp_cause_t
+kvp_evict_cause(const kvp_evict_t *ev, const kvp_obj_t *o)
+{
+    if (kvp_obj_chunk(ev->cat, o)->segment->tier == NULL) return KVP_CAUSE_EVICTED;
+    if (!is_plain(ev, o)) return KVP_CAUSE_EVICTED_MEMORY_ONLY;
+    return is_unwanted(ev, o) ? KVP_CAUSE_EVICTED_UNUSED : KVP_CAUSE_EVICTED_UNWRITTEN;
+}
+
 /* Queues the object's write to its tier, unless the object is there, is moving, or cannot be written. Returns false if
  * too many bytes are being written already. */
 static bool
@@ -76,7 +84,7 @@ look_at(kvp_evict_t *ev, kvp_tenant_t *t, uint32_t oid)
     if (!is_plain(ev, o)) return true;
     if (!write_ahead(ev, oid)) return false;
     if (o->is_ahead == 0)
-        t->ahead_bytes += kvp_victim_bytes(ev->prot, oid); /* else an earlier walk has counted the object */
+        t->ahead_bytes += kvp_victim_bytes(ev->prot, oid); /* otherwise an earlier walk has counted the object */
     o->is_ahead = 1;
     return true;
 }

@@ -21,36 +21,38 @@ typedef struct kvp_evict {
     kvp_space_t *space;
     kvp_puts_t *puts;
 
-    /* takes, met: the fields of kvp_put_key_t with these names, for the search that is running */
+    /* of the running search for space: kinds of objects that it may evict; bits for the kinds that it has met */
     kvp_takes_t takes;
     uint32_t met;
     kvp_list_t evacuations; /* kvp_put_key_t: keys for which a large window or a whole chunk is evacuated */
     uint64_t puts_seen; /* value of the statistic put_begins at the last kvp_evict_reserve */
 } kvp_evict_t;
 
-/* units.c: evicts an object, alone or with its group. */
-void kvp_evict_one(kvp_evict_t *ev, uint32_t oid); /* without the other members of its group */
-void kvp_evict_unit(kvp_evict_t *ev, uint32_t oid); /* with all members of its group */
-void kvp_groups_tick(kvp_evict_t *ev); /* drops members whose owners have ended, and members of doomed groups */
+/* Functions of units.c: they remove objects from memory to make room (eviction). */
+void kvp_evict_one(kvp_evict_t *ev, uint32_t oid); /* evicts the object, but not the other members of its group */
+void kvp_evict_unit(kvp_evict_t *ev, uint32_t oid); /* evicts the object and all members of its group */
+void kvp_groups_tick(kvp_evict_t *ev); /* drops group members whose owners have ended, and members of doomed groups */
 
-/* ahead.c: write-back to tiers. kvp_evict_costs_nothing returns true if evicting the object needs no write: the tier
- * has the object, or does not want it. kvp_evict_can_be_written returns true if the object can be written to a tier.
+/* Functions of ahead.c: write-back to tiers. kvp_evict_costs_nothing returns true if the object can be evicted without
+ * a write: the tier has it, or does not want it. kvp_evict_can_be_written: true if it can be written to a tier.
  * kvp_evict_is_written begins the object's write to its tier if one is needed, and returns false while
  * the write is in progress; true also if too many bytes are being written to begin another write. */
 void kvp_evict_write_ahead(kvp_evict_t *ev);
 void kvp_evict_ahead_tick(kvp_evict_t *ev);
 bool kvp_evict_costs_nothing(const kvp_evict_t *ev, const kvp_obj_t *o);
 bool kvp_evict_can_be_written(const kvp_evict_t *ev, const kvp_obj_t *o);
+/* kvp_evict_cause returns why the eviction of this object removes it from the pool, and not only from memory. */
+kvp_cause_t kvp_evict_cause(const kvp_evict_t *ev, const kvp_obj_t *o);
 bool kvp_evict_is_written(kvp_evict_t *ev, uint32_t oid);
 
-/* room.c: frees memory for loads from tiers, and writes objects back. */
+/* Function of room.c: evicts objects to make room for loads from SSD tiers, and begins writes to tiers. */
 void kvp_evict_for_tiers(kvp_evict_t *ev);
 
-/* reserve.c: evicts a little space before a put needs it. */
+/* Function of reserve.c: evicts objects to keep a little space free, before a put needs it. */
 void kvp_evict_reserve(kvp_evict_t *ev);
 
-/* retry.c: kvp_evict_retry_waiting tries the waiting puts again. kvp_evict_leave_segment gives up the windows and chunk
- * takes in the segment; false if the step's budget was used up before all windows were given up. */
+/* Functions of retry.c: kvp_evict_retry_waiting tries the waiting puts again. kvp_evict_leave_segment gives up the
+ * windows claimed and the chunks being taken in the segment; false if the step's budget was used up before that. */
 void kvp_evict_retry_waiting(kvp_evict_t *ev);
 bool kvp_evict_leave_segment(kvp_evict_t *ev, kvp_segment_t *g);
 

@@ -22,7 +22,7 @@ kvp_evict_one(kvp_evict_t *ev, uint32_t oid)
         return;
     }
     ev->ctx->st.tier_missed += kvp_obj_chunk(ev->cat, o)->segment->tier != NULL;
-    kvp_obj_drop(ev->space, oid, KVP_GONE_EVICTED, 0, NULL);
+    kvp_obj_drop(ev->space, oid, kvp_evict_cause(ev, o), 0, NULL);
 }
 
 void
@@ -41,7 +41,7 @@ drop_doomed(kvp_evict_t *ev)
         if (kvp_group_member(ev->cat, kvp_obj(ev->cat->index, oid))->group->is_evicted)
             kvp_evict_one(ev, oid);
         else
-            kvp_obj_drop(ev->space, oid, KVP_GONE_EVICTED, 0, NULL);
+            kvp_obj_drop(ev->space, oid, KVP_CAUSE_GROUP_ENDED, 0, NULL);
         kvp_ctx_space_news(ev->ctx);
     }
 }

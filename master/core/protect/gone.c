@@ -12,8 +12,8 @@
 
 /* limit of removed keys; the map is made for this number at once, so that no insertion copies the map */
 #define HELD_MAX (1u << 18)
-#define PRUNE_MIN (1u << 16) /* up to this number of keys nothing is pruned */
-#define HOLD_RECORDS 8u /* inserting a key into the large cold map costs as much as handling this many records */
+#define PRUNE_MIN (1u << 16) /* the map of removed keys is pruned only above this number of keys */
+#define HOLD_RECORDS 8u /* inserting a removed key costs as much of the budget as handling this many records */
 
 bool
 kvp_gone_is_rebuilding(const kvp_protect_t *prot)
@@ -59,7 +59,7 @@ void
 kvp_gone_say(kvp_protect_t *prot, kvp_digest_t digest, uint64_t version, kvp_gone_t why)
 {
     if (!kvp_gone_is_rebuilding(prot)) return;
-    if (KVP_RULE(GONE_WHILE_REPORTING)) kvp_record_gone(prot->cat, NULL, digest, version, why);
+    if (KVP_RULE(GONE_WHILE_REPORTING)) kvp_record_gone(prot->cat, NULL, digest, version, why, KVP_CAUSE_NOT_KNOWN);
     kvp_gone_hold(prot, digest, version);
 }
 

@@ -95,32 +95,44 @@ kvp_attempt_owner(const kvp_attempt_t *a, bool is_drained)
     return is_drained || a->req != NULL || !KVP_RULE(OWNER_OF_ABORTED) ? 0 : a->session->incarnation;
 }
 
-/* Frees the attempt, and removes its object. */
+void
+kvp_put_note_refused(kvp_puts_t *pq, uint64_t id, kvp_err_t err)
+{
+    const kvp_departure_t refused = {
+        .id = id, .at = kvp_departed_time(pq->ctx->now_ns), .cause = KVP_CAUSE_REFUSED, .detail = (uint8_t)-err};
+
+    kvp_departed_note(&pq->cat->refused, &refused);
+}
+
+/* Frees the attempt, and removes its object for the given cause. */
 static void
-drop_object(kvp_puts_t *pq, kvp_attempt_t *a, uint64_t owner, kvp_deferred_t *deferred)
+drop_object(kvp_puts_t *pq, kvp_attempt_t *a, kvp_cause_t cause, uint64_t owner, kvp_deferred_t *deferred)
 {
     uint32_t oid = a->oid;
 
     if (a->over != KVP_OID_NONE) kvp_attempt_part(pq->cat, a);
     kvp_attempt_close(pq, a);
-    kvp_obj_drop(pq->space, oid, KVP_GONE_REMOVED, owner, deferred);
+    kvp_obj_drop(pq->space, oid, cause, owner, deferred);
     pq->ctx->st.aborts++;
 }
 
 void
 kvp_attempt_abort(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_err_t err)
 {
+    const kvp_cause_t cause = a->req == NULL ? KVP_CAUSE_GIVEN_UP : KVP_CAUSE_NOT_KNOWN;
+
+    if (a->req != NULL) kvp_put_note_refused(pq, kvp_obj(pq->cat->index, a->oid)->id, err);
     refuse_key(a, err);
     kvp_ctx_spend(pq->ctx, 1);
     while (!kvp_list_is_empty(&a->claims))
         kvp_put_key_close(pq, kvp_list_first(&a->claims, kvp_put_key_t, claim.of_attempt));
-    drop_object(pq, a, kvp_attempt_owner(a, is_drained), NULL);
+    drop_object(pq, a, cause, kvp_attempt_owner(a, is_drained), NULL);
 }
 
 void
 kvp_attempt_refuse(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_deferred_t *deferred)
 {
-    drop_object(pq, a, kvp_attempt_owner(a, is_drained), deferred);
+    drop_object(pq, a, KVP_CAUSE_GIVEN_UP, kvp_attempt_owner(a, is_drained), deferred);
 }
 
 /* Aborts the attempt of a silent writer. The writer may be stopped in the middle of a write and continue at any time,
@@ -172,7 +184,7 @@ kvp_attempt_lose_copy(kvp_puts_t *pq, uint32_t oid, const kvp_place_t *at)
 
     if (kvp_obj_places(pq->cat, kvp_obj(pq->cat->index, oid), places) == 1 && kvp_list_is_empty(&a->claims)) {
         refuse_key(a, KVP_RETRY_AFTER); /* the answer was not sent, so the writer does not know this place */
-        drop_object(pq, a, 0, NULL);
+        drop_object(pq, a, KVP_CAUSE_NOT_KNOWN, 0, NULL);
         return;
     }
     kvp_obj_del_place(pq->space, oid, at);

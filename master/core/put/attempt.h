@@ -21,6 +21,8 @@ void kvp_attempt_close(kvp_puts_t *pq, kvp_attempt_t *a); /* frees the attempt; 
 /* kvp_attempt_take aborts the attempt if its writer's session has ended or was silent too long, so that another
  * writer can put the key. Returns false if the attempt continues. */
 bool kvp_attempt_take(kvp_puts_t *pq, kvp_attempt_t *a);
+/* kvp_put_note_refused records that a put was refused; id is the key's id in the index. */
+void kvp_put_note_refused(kvp_puts_t *pq, uint64_t id, kvp_err_t err);
 /* kvp_attempt_abort ends the attempt and removes its object. If its PutBegin message is not answered yet, the
  * answer has the error err for the key. */
 void kvp_attempt_abort(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_err_t err);

@@ -83,7 +83,7 @@ kvp_told_make_way(kvp_master_t *m, const kvp_told_t *t)
 
         if (o->state == KVP_OBJ_COMMITTED) {
             kvp_revoke(kvp_obj_tenant(&m->cat, o), t->desc.digest);
-            kvp_obj_drop(&m->space, oid, KVP_GONE_SUPERSEDED, 0, NULL);
+            kvp_obj_drop(&m->space, oid, KVP_CAUSE_REPLACED, 0, NULL);
             continue;
         }
         a = kvp_attempt_of(&m->cat, o);

@@ -203,6 +203,7 @@ apply_commit(kvp_master_t *m, kvp_jrec_any_t *any, uint32_t term)
     kvp_err_t err = check_commit(m, any, term);
 
     if (err != KVP_OK) return err;
+    m->replay.newest = kvp_max_u64(m->replay.newest, rec->version);
     if (oid != KVP_OID_NONE && is_said_already(m, oid, any)) return KVP_OK;
     if (m->replay.is_anew && !m->replay.is_whole) note_gone(m, rec->digest, rec->version - 1);
     if (oid != KVP_OID_NONE) {
@@ -228,11 +229,18 @@ static kvp_err_t
 apply_gone(kvp_master_t *m, const kvp_jrec_gone_t *rec, uint32_t term)
 {
     uint32_t oid = kvp_objindex_find(m->cat.index, rec->digest);
+    kvp_departure_t departure = {
+        .id = kvp_objindex_id(m->cat.index, rec->digest), .at = kvp_departed_time(m->ctx.now_ns), .cause = rec->cause};
 
     if (!is_of_terms(term, rec->version)) return KVP_CORRUPT;
+    departure.detail = kvp_age_code(kvp_ages_age(&m->cat.ages, rec->version, m->ctx.now_ns));
+    if ((rec->flags & KVP_JREC_READ) != 0) departure.detail |= KVP_DEPARTED_READ;
+    if (oid != KVP_OID_NONE && kvp_obj(m->cat.index, oid)->chunk != KVP_OBJ_CHUNK_NONE)
+        departure.segment = (uint16_t)kvp_obj_chunk(&m->cat, kvp_obj(m->cat.index, oid))->segment->id;
     if (oid != KVP_OID_NONE && kvp_obj_version(kvp_obj(m->cat.index, oid)) <= rec->version) kvp_enter_leave(m, oid);
     /* An object that was lost with its memory may return with the memory, so its version is not noted as removed. */
     note_gone(m, rec->digest, rec->why == KVP_GONE_LOST ? rec->version - 1 : rec->version);
+    if (rec->cause != KVP_CAUSE_NOT_KNOWN) kvp_departed_note(&m->cat.departed, &departure);
     return KVP_OK;
 }
 

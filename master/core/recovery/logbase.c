@@ -24,7 +24,7 @@
 #include "master/core/space/tiered.h"
 #include "proto/jrec.h"
 
-#define BASE_RECORDS 32u /* limit of the base's records in a step: about 30 us, by which a request may be delayed */
+#define BASE_RECORDS 32u /* limit of the objects that a step looks at for a base: about 30 us */
 /* Limit of a base's bytes that are not written yet: a longer write keeps a CPU busy that a look-up may need. */
 #define BASE_AHEAD_MAX (64u << 10)
 
@@ -63,7 +63,7 @@ say_if_gone(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
     const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->cat.index, oid);
 
     if (o != NULL && o->state == KVP_OBJ_COMMITTED && kvp_obj_version(o) <= version) return;
-    if (KVP_RULE(SNAPSHOT_GONE)) kvp_record_gone(&m->cat, NULL, digest, version, KVP_GONE_REMOVED);
+    if (KVP_RULE(SNAPSHOT_GONE)) kvp_record_gone(&m->cat, NULL, digest, version, KVP_GONE_REMOVED, KVP_CAUSE_NOT_KNOWN);
 }
 
 /* Records removed versions that may still be SEALED in memory, or on a tier. A master that lacks the log's end trusts
@@ -76,7 +76,8 @@ say_gone(kvp_master_t *m)
 
     while ((at = kvp_digestmap_next(&m->prot.gone, &base->gone)) != NULL) {
         kvp_ctx_spend(&m->ctx, 1);
-        if (KVP_RULE(SNAPSHOT_GONE)) kvp_record_gone(&m->cat, NULL, at->digest, at->val, KVP_GONE_REMOVED);
+        if (KVP_RULE(SNAPSHOT_GONE))
+            kvp_record_gone(&m->cat, NULL, at->digest, at->val, KVP_GONE_REMOVED, KVP_CAUSE_NOT_KNOWN);
         if (m->ctx.slice_left == 0) return false;
     }
     for (; base->retire < m->space.retires.limit; base->retire++) {
@@ -124,7 +125,7 @@ kvp_logbase_begin(kvp_master_t *m, bool is_anew)
     base->from = m->log.end;
     base->end = 0;
     base->cursor = 0;
-    base->to = kvp_obj_limit(m->cat.index); /* later objects are recorded by their own commits */
+    base->to = kvp_obj_limit(m->cat.index); /* not recorded by the base: later objects; the log has their commits */
     base->retire = base->drop = base->gone = 0;
     base->is_basing = true;
     base->is_based = false;
@@ -147,7 +148,7 @@ kvp_logbase_begin(kvp_master_t *m, bool is_anew)
 
         if (t != NULL && (t->min_version > 0 || (t->chunks > 0 && t->name[0] != '\0'))) kvp_record_tenant(&m->cat, t);
     }
-    kvp_logbase_run(m); /* for an empty pool this completes the base */
+    kvp_logbase_run(m); /* records the base's first slice; for an empty pool, all of it */
 }
 
 bool

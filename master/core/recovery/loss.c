@@ -101,7 +101,7 @@ kvp_copy_lose(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot)
         kvp_obj_leave_memory(&m->space, oid);
     } else {
         m->ctx.st.purged++;
-        kvp_obj_lose(&m->space, oid);
+        kvp_obj_lose(&m->space, oid, KVP_CAUSE_LOST_NODE);
     }
 }
 
@@ -118,7 +118,7 @@ kvp_copy_unreadable(kvp_master_t *m, kvp_digest_t digest, uint64_t generation)
     else if (kvp_obj_tier(&m->cat, kvp_obj(m->cat.index, oid)) != NULL)
         kvp_obj_leave_memory(&m->space, oid);
     else
-        kvp_obj_drop(&m->space, oid, KVP_GONE_EVICTED, 0, NULL);
+        kvp_obj_drop(&m->space, oid, KVP_CAUSE_UNREADABLE, 0, NULL);
     kvp_ctx_space_news(&m->ctx);
 }
 
@@ -156,7 +156,7 @@ purge_tier(kvp_master_t *m, kvp_segment_t *t, uint32_t *left)
             return false;
         }
         if (g == t) {
-            kvp_obj_lose(&m->space, oid);
+            kvp_obj_lose(&m->space, oid, KVP_CAUSE_LOST_SSD);
         } else if (g != NULL && g->tier == t) {
             o->is_on_tier = 0;
             kvp_record_again(&m->cat, oid);
@@ -188,8 +188,8 @@ purge_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
     return true;
 }
 
-/* Updates whether the segment's node is slow to retire extents. Puts that wait for evictions in a segment which puts
- * skip give up the space claimed there, to get space elsewhere. */
+/* Marks the segment as slow while its node's answers to Retire orders are overdue. If new puts skip the segment, or
+ * the segment is not UP, waiting puts give up their claims to space in the segment, and search other segments. */
 static void
 watch_node(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
 {

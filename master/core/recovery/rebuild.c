@@ -58,11 +58,11 @@
 #define PAGE_MAX 256u /* limit of the records in a page with descriptors */
 #define PAGE_WORDS_MAX 1024u /* limit of the state words in a page of memory from the log */
 #define KEY_OFFSET_BITS 40u /* number of bits for an offset in a chunk's area of long keys */
-#define CLOSE_RECORDS 8u /* making a chunk's allocator costs as much as handling this many records */
+#define CLOSE_RECORDS 8u /* making a chunk's allocator costs as much of the budget as this many records */
 
 /* A long key of an adopted object. Long keys come unordered: space is allocated when all of a chunk are known. */
 typedef struct {
-    kvp_heapnode_t node; /* heap entry: sorted by chunk, then by offset in the chunk's area of long keys */
+    kvp_heapnode_t node; /* heap entry in report->keys: by chunk, then by offset in the chunk's area of long keys */
     uint32_t number; /* number of this record in report->key_pool */
     uint32_t oid;
     uint32_t slot; /* slot of the object's extent */
@@ -72,12 +72,12 @@ typedef struct {
 struct kvp_report {
     kvp_session_t *node;
     uint32_t chunk; /* chunk of the last adopted record */
-    uint32_t closed; /* number of chunks that are closed after the last page */
+    uint32_t closed; /* after the report's last page: number of chunks that are closed already */
     uint32_t slot; /* for memory from the log: next slot of the walk that compares it with the report */
     /* for memory from the log: objects from this generation on are reported with descriptors; 0 = none */
     uint64_t since;
     bool is_busy; /* flag: a page was received, and is answered after its deferred work */
-    bool is_last; /* flag: this page was the last one, so every chunk is covered */
+    bool is_last; /* flag: the page was the report's last, so the report covers every chunk */
     kvp_frame_hdr_t ask; /* header of this page, for its answer */
     uint32_t ask_n;
     uint8_t verdicts[PAGE_WORDS_MAX]; /* the answer: for each record of the page 0, or KVP_RETIRE_DEAD */
@@ -182,7 +182,7 @@ kvp_report_lost(kvp_master_t *m, const kvp_session_t *node)
     kvp_segment_t *g = kvp_report_by(m, node);
 
     if (g == NULL) return;
-    if (g->is_restored) { /* the segment's objects are known from the log, and stay */
+    if (g->is_restored) { /* memory from the log: the log has its objects, so they stay */
         kvp_report_free(m, g);
         return;
     }
@@ -332,7 +332,7 @@ adopt_in_group(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, const kvp_wire_gr
 
     if (old != KVP_OID_NONE) {
         kvp_revoke(t, kvp_obj_digest(m->cat.index, kvp_obj(m->cat.index, old), m->ctx.conf.digest_seed, t->id));
-        kvp_obj_drop(&m->space, old, KVP_GONE_SUPERSEDED, 0, NULL);
+        kvp_obj_drop(&m->space, old, KVP_CAUSE_REPLACED, 0, NULL);
     }
     kvp_group_adopt(&m->prot, t, oid, want);
 }
@@ -559,7 +559,7 @@ static void
 on_page(kvp_master_t *m, kvp_session_t *s, kvp_segment_t *g, const Kvp__Pb__Report *msg, const kvp_frame_t *f)
 {
     kvp_report_t *r = g->report;
-    uint32_t nothing_more = 0; /* a budget of 0: the page is answered at once if no long keys must be adopted */
+    uint32_t nothing_more = 0; /* budget 0: answers the report's page at once, if no long keys are left to adopt */
 
     if (r->is_busy || !(g->is_restored ? take_words(m, g, msg, f) : take_page(m, g, msg, f))) {
         spoil_segment(m, g, s, "a report that breaks the rules");

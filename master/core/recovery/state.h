@@ -38,9 +38,10 @@ typedef struct {
 
 /* The state of reading the log: replay.c. */
 typedef struct {
-    kvp_buf_t rest; /* the beginning of a record whose end the shell has not passed yet */
+    kvp_buf_t rest; /* the beginning of a log record whose end the shell has not passed yet */
     uint32_t term; /* term of the last record; 0 = nothing was read */
     uint32_t oldest_term; /* term of the last OLDEST record; 0 = none */
+    uint64_t newest; /* greatest version of a COMMIT; 0 = none was read */
     kvp_err_t err; /* CORRUPT: no further record is accepted */
     uint64_t records[16]; /* number of records of each kind */
     bool is_whole; /* flag: the log has every committed object */
@@ -57,7 +58,7 @@ typedef struct {
 /* A node whose memory was dropped after its grace period, and that has not connected again. */
 #define KVP_LOST_NODES_MAX 32u
 typedef struct {
-    char name[KVP_NAME_MAX + 1]; /* name of its memory; "" = the entry is free */
+    char name[KVP_NAME_MAX + 1]; /* name of the node's memory; "" = the entry is free */
     uint64_t dropped_ns;
 } kvp_lost_node_t;
 
@@ -83,7 +84,7 @@ struct kvp_master {
     kvp_list_t jobs;
     kvp_list_t stagewaits; /* requests that wait for loads from a tier, or for nodes: stagewait.c */
     kvp_list_t over; /* ended sessions that still have attempts or tickets */
-    uint32_t turn; /* number of the tick, from which the first slice of work is chosen */
+    uint32_t turn; /* number of the tick; selects the background job that runs first in this tick */
     uint32_t dropping; /* number of segments being purged */
     uint32_t reports; /* number of reports in progress */
     uint32_t closing; /* number of reports with a page that is not answered yet */

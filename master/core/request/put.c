@@ -80,18 +80,18 @@ check_committed(kvp_master_t *m, kvp_session_t *s, uint32_t oid, kvp_digest_t di
     kvp_attempt_t *replacement = kvp_attempt_replacement(&m->cat, o);
     kvp_err_t err = check_worth(m, s, oid);
 
-    /* The client must wait for the object's node, because this may be the only copy. */
+    /* RETRY_AFTER: the client must wait for the object's node, whose copy may be the only one. */
     if (!kvp_obj_is_served(&m->cat, o) && kvp_obj_is_reported(&m->cat, o)) return KVP_RETRY_AFTER;
     if (err == KVP_IN_PROGRESS) return err;
     if (replacement != NULL && (is_upsert || err == KVP_OK) && !kvp_attempt_take(&m->puts, replacement))
         return KVP_IN_PROGRESS;
     if (err == KVP_OK) {
         kvp_revoke(kvp_obj_tenant(&m->cat, o), digest);
-        kvp_obj_drop(&m->space, oid, KVP_GONE_SUPERSEDED, 0, NULL);
+        kvp_obj_drop(&m->space, oid, KVP_CAUSE_REPLACED, 0, NULL);
         return KVP_OK;
     }
-    kvp_victim_used(&m->prot, oid); /* used, so that an upsert's put does not evict the object that it replaces */
-    if (!is_upsert && o->is_fresh != 0) /* its commit is not durable yet, so no promise */
+    kvp_victim_used(&m->prot, oid); /* counts as a use: so an upsert does not evict the object that it replaces */
+    if (!is_upsert && o->is_fresh != 0) /* no answer ALREADY before the object's commit is durable */
         return m->ctx.st.log_refuses != 0 ? KVP_LOG_FAILED : KVP_RETRY_AFTER;
     if (!is_upsert) return KVP_ALREADY;
     *over_out = oid;
@@ -206,7 +206,7 @@ begin_one(kvp_master_t *m, kvp_put_req_t *p, uint32_t at, const asked_t *asked)
         kvp_objindex_link(m->cat.index, oid, put->digest);
         if (kvp_group_is_named(group)) kvp_group_join(&m->prot, s, oid, group);
     } else {
-        kvp_attempt_stage(&m->cat, a, over); /* the attempt joins its group when it replaces the old object */
+        kvp_attempt_stage(&m->cat, a, over); /* an upsert joins its group when it replaces the old object */
     }
     for (uint32_t i = 0; i < a->copies; i++) {
         /* While other puts wait for space, this put is queued after them. */
@@ -216,6 +216,14 @@ begin_one(kvp_master_t *m, kvp_put_req_t *p, uint32_t at, const asked_t *asked)
             kvp_put_key_open(&m->puts, a);
     }
     return KVP_OK;
+}
+
+/* Returns true if the error ends a legal put of a key that is not there: kvp_on_explain names it. */
+static bool
+is_refusal(kvp_err_t err)
+{
+    return err != KVP_OK && err != KVP_ALREADY && err != KVP_IN_PROGRESS && err != KVP_EAGAIN && err != KVP_INVALID &&
+           err != KVP_BAD_KEY;
 }
 
 void
@@ -256,6 +264,7 @@ kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     for (uint32_t i = 0; i < msg->n; i++) {
         kvp_err_t err = begin_one(m, p, i, &asked);
 
+        if (is_refusal(err)) kvp_put_note_refused(&m->puts, kvp_objindex_id(m->cat.index, asked.puts[i].digest), err);
         if (err != KVP_OK) p->objs[i] = (kvp_wire_obj_t){.err = err};
     }
     if (p->left == 0)
@@ -393,6 +402,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     o->sum = commit->sum;
     o->pin = pin & 3u;
     kvp_record_commit(&m->cat, oid, a->digest);
+    kvp_asks_put(&m->cat, s->tenant, a->digest, kvp_obj_len(&m->cat, o));
     if (a->is_upsert) {
         if (reply->deferred != NULL) reply->deferred->needs_sync = true;
         supersede_old(m, a, reply->deferred);
@@ -407,7 +417,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     m->ctx.st.objects++;
     kvp_obj_tenant(&m->cat, o)->objects++;
     m->ctx.st.commits++;
-    /* checked by its nodes, because a hard-pinned object that was never written would use its space for ever */
+    /* its nodes check a hard-pinned object: if it was never written, it would use its space for ever */
     if (pin == KVP_PIN_HARD) kvp_check_all(&m->space, oid);
     return KVP_OK;
 }

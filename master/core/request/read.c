@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The requests that change no objects: get, used, exists, lookup, release, list, status. */
+ * The requests that change no objects: get, used, exists, lookup, release, list. */
 #include "master/core/request/request.h"
 
 #include "common/buf.h"
 #include "common/hash.h"
 #include "common/mutate.h"
-#include "master/core/api/master.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/slab.h"
 #include "master/core/catalog/chunk.h"
@@ -18,7 +17,6 @@
 #include "master/core/protect/probe.h"
 #include "master/core/protect/ticket.h"
 #include "master/core/recovery/loss.h"
-#include "master/core/recovery/replay.h"
 #include "master/core/recovery/state.h"
 #include "master/core/session/session.h"
 #include "master/core/session/takeover.h"
@@ -29,7 +27,6 @@
 #include "proto/pb.h"
 #include "proto/wire.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define LIST_SCAN_MAX 4096u /* limit of the records that one List examines */
@@ -107,8 +104,8 @@ loading_err(const kvp_master_t *m, uint32_t oid, const kvp_stage_waiter_t *waite
 /* The result of a GET. */
 typedef struct {
     uint32_t oids[KVP_PLACES_MAX]; /* oids of all requested keys */
-    uint32_t found[KVP_PLACES_MAX], tiered[KVP_PLACES_MAX]; /* objects in memory; objects that are only on tiers */
-    uint32_t found_n, tiered_n, coming_n; /* coming_n: number of objects on a node that has not reconnected */
+    uint32_t found[KVP_PLACES_MAX], tiered[KVP_PLACES_MAX]; /* oids: objects in memory; objects only on tiers */
+    uint32_t found_n, tiered_n, coming_n; /* coming_n: missing keys whose node is still awaited */
     uint32_t tiered_at[KVP_PLACES_MAX]; /* indices of the tiered objects among the requested keys */
     const kvp_stage_waiter_t *waited; /* result of each key's load; NULL = the GET did not wait. Borrowed */
 } got_t;
@@ -215,6 +212,26 @@ may_any_come(const kvp_master_t *m, const kvp_session_t *s, const kvp_digest_t *
     return false;
 }
 
+/* Counts the missing keys of a GET by their causes. */
+static void
+count_misses(kvp_master_t *m, const kvp_session_t *s, const kvp_digest_t *digests, uint32_t n, const got_t *got)
+{
+    if (n == got->found_n + got->tiered_n) return;
+    for (uint32_t i = 0; i < n; i++)
+        if (!is_found(m, s, got->oids[i]))
+            m->ctx.st.get_misses_by[kvp_explain_missing(m, s->tenant, digests[i], got->oids[i])]++;
+}
+
+/* Counts a look-up that missed a key, by the cause of the first missing one. The keys after the first are as a rule
+ * consequences: an engine puts the blocks of a prompt in their order. */
+static void
+count_hole(kvp_master_t *m, const kvp_session_t *s, kvp_digest_t hole)
+{
+    const uint32_t oid = kvp_objindex_find(m->cat.index, hole);
+
+    m->ctx.st.lookup_misses[kvp_explain_missing(m, s->tenant, hole, oid)]++;
+}
+
 static void
 answer_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const kvp_stage_waiter_t *waited)
 {
@@ -241,8 +258,10 @@ answer_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const kvp_st
     find_places(m, s, digests, msg->n, &got);
     got.waited = waited;
     if (waited == NULL) {
+        kvp_asks_got(&m->cat, s->tenant, digests, msg->n, got.found_n + got.tiered_n);
         m->ctx.st.gets += msg->n;
         m->ctx.st.get_misses += msg->n - got.found_n - got.tiered_n;
+        count_misses(m, s, digests, msg->n, &got);
     }
     if (got.tiered_n > 0 && !msg->no_hold && waited == NULL && stage_all(m, s, f, &got, msg->n, msg->wait_ms)) {
         kvp_pb_free(&pb, msg);
@@ -323,6 +342,7 @@ kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     flags = kvp_buf_extend(out, msg->n);
     for (uint32_t i = 0; flags != NULL && i < msg->n; i++) {
         flags[i] = is_found(m, s, oids[i]);
+        if (flags[i] == 0 && hits == i) count_hole(m, s, digests[i]);
         hits += flags[i];
         if (flags[i] == 0 || msg->is_plain) continue;
         unit = kvp_victim_unit(&m->cat, oids[i]);
@@ -330,6 +350,7 @@ kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_probe_leave(&m->prot, unit, hits > share);
     }
     kvp_frame_end(out, at);
+    kvp_asks_note(&m->cat, s->tenant, digests, msg->n, hits, false);
     count_probes(m, first, first_n);
     m->ctx.st.exists += msg->n;
     m->ctx.st.exists_misses += msg->n - hits;
@@ -357,6 +378,7 @@ kvp_on_used(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         uint32_t oid = kvp_objindex_find(m->cat.index, used[i].digest);
 
         if (used[i].reads == 0 || !is_found(m, s, oid)) continue;
+        kvp_asks_read(&m->cat, s->tenant, used[i].digest, used[i].reads);
         kvp_victim_used(&m->prot, oid);
         m->ctx.st.used++;
     }
@@ -504,10 +526,12 @@ kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         reply.ticket = kvp_ticket_take(&m->prot, s, KVP_TICKET_RESERVE, l.oids, reply.granted, ttl_ns);
         reply.on_tier = count_tiered(m, l.oids, reply.granted, msg->wants_memory);
     }
+    if (l.hole != NULL) count_hole(m, s, *l.hole);
     if (l.hole != NULL) kvp_ticket_note_hole(&m->prot, reply.ticket, *l.hole);
     reply.ttl_ms = (uint32_t)(ttl_ns / KVP_MS(1));
     reply.epoch = s->tenant->epoch;
     reply.n = !msg->is_prefix ? msg->n : msg->wants_places ? reply.found : 0;
+    if (!msg->is_groups) kvp_asks_note(&m->cat, s->tenant, digests, msg->n, reply.found, msg->is_prefix);
     m->ctx.st.lookups += msg->n;
     m->ctx.st.lookup_found += reply.found;
     m->ctx.st.lookup_ungranted += reply.found - reply.granted;
@@ -615,127 +639,4 @@ kvp_on_list(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     kvp_frame_end(out, at);
     kvp_pb_free(&pb, msg);
-}
-
-/* ---- status */
-void
-kvp_master_stats(const kvp_master_t *m, kvp_master_stats_t *stats_out)
-{
-    *stats_out = m->ctx.st;
-    stats_out->term = m->ctx.term;
-    stats_out->probed_bytes = m->prot.probes.bytes;
-    stats_out->memory_bytes = kvp_objindex_memory_bytes(m->cat.index) + m->space.slab_bytes +
-                              (uint64_t)m->prot.gone.cap * sizeof(kvp_digestmap_at_t);
-}
-
-/* Adds the log's segments to the statistics of a standby, to which no node is connected. */
-static void
-add_resting(const kvp_master_t *m, kvp_master_stats_t *st)
-{
-    if (!m->log.is_resting) return;
-    kvp_list_foreach (pos, &m->cat.segments) {
-        const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
-
-        if (g->life != KVP_SEGMENT_STAYS || g->is_tier) continue;
-        st->segments++;
-        st->size_bytes += g->size_bytes;
-        st->used_bytes += g->used_bytes;
-    }
-}
-
-/* The masters and the reasons for a degraded pool in a Status. Must live until the answer is packed. */
-typedef struct {
-    kvp_master_wrong_t found;
-    Kvp__Pb__MasterInfo masters[KVP_MASTERS_MAX], *masters_list[KVP_MASTERS_MAX];
-    Kvp__Pb__Wrong wrong[KVP_MASTER_WRONG_MAX], *wrong_list[KVP_MASTER_WRONG_MAX];
-} told_health_t;
-
-static void
-add_health(const kvp_master_t *m, told_health_t *h, Kvp__Pb__StatusReply *reply)
-{
-    for (uint32_t i = 0; i < m->masters_n; i++) {
-        kvp__pb__master_info__init(&h->masters[i]);
-        h->masters[i].id = (char *)m->masters[i].id;
-        h->masters[i].address = (char *)m->masters[i].address;
-        h->masters[i].state = m->masters[i].state;
-        h->masters[i].lag_bytes = m->masters[i].lag_bytes;
-        h->masters_list[i] = &h->masters[i];
-    }
-    reply->masters = h->masters_list;
-    reply->n_masters = m->masters_n;
-    kvp_master_wrong(m, &h->found);
-    for (uint32_t i = 0; i < h->found.n; i++) {
-        kvp__pb__wrong__init(&h->wrong[i]);
-        h->wrong[i].code = (char *)h->found.lines[i].code;
-        h->wrong[i].text = h->found.lines[i].text;
-        h->wrong_list[i] = &h->wrong[i];
-    }
-    reply->wrong = h->wrong_list;
-    reply->n_wrong = h->found.n;
-}
-
-void
-kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
-{
-#define ONE(name, help) +1
-    enum { N = 0 KVP_MASTER_STATS(ONE) };
-#undef ONE
-    Kvp__Pb__StatusReply reply = KVP__PB__STATUS_REPLY__INIT;
-    Kvp__Pb__Counter counters[N], *list[N];
-    Kvp__Pb__TenantInfo own = KVP__PB__TENANT_INFO__INIT, *tenants = &own;
-    told_health_t health;
-    kvp_master_stats_t st;
-    Kvp__Pb__Status *msg;
-    kvp_buf_t *out;
-    size_t at, n = 0;
-    kvp_pb_t pb;
-
-    msg = kvp_pb_unpack(&pb, &kvp__pb__status__descriptor, f);
-    if (msg == NULL) {
-        kvp_session_close(&m->peers, s, "malformed Status");
-        return;
-    }
-    kvp_pb_free(&pb, msg);
-    kvp_master_stats(m, &st);
-    add_resting(m, &st);
-#define COUNTER(field, help)                                                                                           \
-    kvp__pb__counter__init(&counters[n]);                                                                              \
-    counters[n].name = (char *)#field;                                                                                 \
-    counters[n].value = st.field;                                                                                      \
-    list[n] = &counters[n];                                                                                            \
-    n++;
-    KVP_MASTER_STATS(COUNTER)
-#undef COUNTER
-    reply.counters = list;
-    reply.n_counters = n;
-    reply.is_standby = m->log.is_resting;
-    reply.term = kvp_replay_term(m);
-    reply.uptime_ms = (m->ctx.now_ns - m->puts.started_ns) / KVP_MS(1);
-    reply.objects = st.objects;
-    reply.attempts = st.attempts;
-    reply.clients = st.clients;
-    reply.size_bytes = st.size_bytes;
-    reply.used_bytes = st.used_bytes;
-    reply.quarantine_bytes = st.quarantine_bytes;
-    reply.held_bytes = st.held_bytes;
-    reply.reserved_bytes = st.reserved_bytes;
-    reply.memory_bytes = st.memory_bytes;
-    reply.segments = (uint32_t)st.segments;
-    reply.software = (char *)("kvpool " KVP_RELEASE);
-    add_health(m, &health, &reply);
-    reply.pool_id = (ProtobufCBinaryData){sizeof m->ctx.conf.pool_id, m->ctx.conf.pool_id};
-    if (s->tenant != NULL) { /* tenants do not see one another */
-        own.tenant = s->tenant->id == 0 ? (char *)"default" : s->tenant->name;
-        own.objects = s->tenant->objects;
-        own.used_bytes = s->tenant->used_bytes;
-        own.chunks = s->tenant->chunks;
-        own.chunk_bytes = s->tenant->chunk_bytes;
-        own.epoch = s->tenant->epoch;
-        own.soft_pinned_bytes = s->tenant->soft_pinned_bytes;
-        own.hard_pinned_bytes = s->tenant->hard_pinned_bytes;
-        reply.tenants = &tenants;
-        reply.n_tenants = 1;
-    }
-    out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
-    kvp_frame_end(out, at);
 }

@@ -36,8 +36,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define MATCH_STEPS 20000u /* limit of the match steps for one key; a pattern that needs more is too costly */
-#define STEPS_PER_RECORD 32u /* this many match steps cost as much as handling one record */
+#define MATCH_STEPS 20000u /* limit of the steps of matching one key; a pattern that needs more is too costly */
+#define STEPS_PER_RECORD 32u /* this many steps of a pattern match cost as much of the budget as one record */
 #define DEPTH_LIMIT 10000u
 #define HEAP_LIMIT_KIB 4096u
 #define JOBS_MAX 16u /* limit of the unfinished walks of one session */
@@ -128,8 +128,8 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
     if (err == KVP_OK && ask->segment != 0) err = remove_replica(m, oid, ask->segment, w, &is_all);
     if (err != KVP_OK || !is_all) return err;
     if (KVP_RULE(REVOKE_ON_REMOVAL)) kvp_revoke(t, digest);
-    kvp_obj_drop(&m->space, oid, KVP_GONE_REMOVED, 0, w);
-    hold_unknown(m, digest, UINT64_MAX); /* a node may still report a newer version */
+    kvp_obj_drop(&m->space, oid, KVP_CAUSE_REMOVED, 0, w);
+    hold_unknown(m, digest, UINT64_MAX); /* a node may still report a newer version of the removed object */
     /* a waiting put may now get the removed object's extent, which perhaps could not be evicted before */
     kvp_ctx_space_news(&m->ctx);
     m->ctx.st.removes++;
@@ -227,7 +227,7 @@ compile_pattern(const char *pattern)
     if (ctx == NULL) kvp_panic("out of memory: a pattern");
     pcre2_set_max_pattern_length(ctx, KVP_PATTERN_MAX);
     pcre2_set_parens_nest_limit(ctx, 50);
-    /* \C is of no use for keys, which are bytes. */
+    /* Patterns with \C (match one code unit) are refused: keys are bytes, so \C has no use. */
     code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
                          PCRE2_NEVER_BACKSLASH_C | PCRE2_NEVER_UTF | PCRE2_AUTO_CALLOUT, &err, &at, ctx);
     pcre2_compile_context_free(ctx);
@@ -320,7 +320,7 @@ job_sweep(kvp_master_t *m, const kvp_walk_t *job, uint32_t oid)
 
     if (o->state != KVP_OBJ_COMMITTED || kvp_obj_tenant(&m->cat, o) != job->tenant) return;
     if (kvp_obj_version(o) > job->tenant->min_version) return;
-    kvp_obj_drop(&m->space, oid, KVP_GONE_REMOVED, 0, NULL);
+    kvp_obj_drop(&m->space, oid, KVP_CAUSE_BUMPED, 0, NULL);
     kvp_ctx_space_news(&m->ctx);
     m->ctx.st.bumped++;
 }
@@ -422,7 +422,7 @@ kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     if (has_too_many_jobs(s) || !kvp_deferred_may_open(s, 0)) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_LIMIT, "too many removals under way");
-    } else if (kvp_gone_is_rebuilding(&m->prot)) { /* the walk would miss objects that were not reported yet */
+    } else if (kvp_gone_is_rebuilding(&m->prot)) { /* the removal would miss unreported objects */
         refuse_while_rebuilding(m, s, &f->hdr);
     } else if (msg->pattern[0] != '\0' && (code = compile_pattern(msg->pattern)) == NULL) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_BAD_PATTERN, "bad pattern");

@@ -3,7 +3,9 @@
 #ifndef KVP_MASTER_CORE_REQUEST_REQUEST_H
 #define KVP_MASTER_CORE_REQUEST_REQUEST_H
 
+#include "common/hash.h"
 #include "master/core/session/session.h"
+#include "proto/cause.h"
 
 typedef struct kvp_master kvp_master_t;
 typedef struct kvp_stage_waiter kvp_stage_waiter_t;
@@ -30,7 +32,6 @@ void kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_release(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_list(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
-void kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 
 /* kvp_get_again answers a GET that has waited for loads; `waited` has the result of each key's load. */
 void kvp_get_again(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const kvp_stage_waiter_t *waited);
@@ -54,10 +55,18 @@ void kvp_stagewaits_end(kvp_session_t *s);
 bool kvp_await_nodes(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 uint32_t kvp_nodes_awaited(const kvp_master_t *m);
 
+/* Functions of explain.c. kvp_explain_missing returns why the tenant's key is not there, or PRESENT; oid is the index's
+ * answer for the digest. */
+void kvp_on_explain(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+kvp_cause_t kvp_explain_missing(const kvp_master_t *m, const kvp_tenant_t *tenant, kvp_digest_t digest, uint32_t oid);
+
 /* Handlers in tier.c. */
 void kvp_on_tier_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_tier_report(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_reclaim(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+
+/* Handlers in status.c. */
+void kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 
 /* Handlers in snapshot.c. */
 void kvp_on_snapshot(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);

@@ -32,7 +32,7 @@ kvp_on_tier_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     for (uint32_t i = 0; i < n; i++)
-        kvp_obj_lose(&m->space, lost[i]);
+        kvp_obj_lose(&m->space, lost[i], KVP_CAUSE_LOST_SSD);
 }
 
 /* Returns the object of a tier's record; NULL = no object, or it has another version. */

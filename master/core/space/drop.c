@@ -27,8 +27,8 @@ typedef struct {
     kvp_deferred_t *deferred;
     kvp_digest_t digest; /* digest of the key, for the removal's log record and to compare later node reports */
     uint64_t version; /* version for the removal's log record; 0 = the removal is not recorded */
-    bool is_off_tier; /* flag: the tier has dropped its copy already */
-    /* flag: replaced by a commit; until its record is written, a restart would restore this version from the log */
+    bool is_off_tier; /* flag: the object's tier has dropped its copy already */
+    /* flag: a commit replaces the object; before its record is written, a restart would restore the old version */
     bool is_superseded;
 } leave_t;
 
@@ -41,7 +41,7 @@ kvp_obj_del_place(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at)
     bool is_first = ext != NULL && ext->more_n > 0 && kvp_obj_place(sp->cat, o).generation == at->generation;
     bool was_listed;
 
-    if (ext == NULL) { /* one replica and no group, as nearly all objects */
+    if (ext == NULL) { /* no extension: the object has one replica and no group */
         kvp_pin_count(sp->prot, o, -(int64_t)bytes);
         kvp_replica_del(sp->cat, oid, at);
         return;
@@ -113,7 +113,7 @@ kvp_obj_leave_memory(kvp_space_t *sp, uint32_t oid)
     uint32_t n = kvp_obj_places(sp->cat, o, places);
 
     kvp_victim_removed(sp->prot, oid);
-    tenant->refs++; /* kept, because its last chunk may be released with the place */
+    tenant->refs++; /* keeps the tenant: its last chunk may be released with the object's place */
     for (uint32_t i = n; i-- > 0;) {
         kvp_retire_t *r;
 
@@ -130,6 +130,41 @@ kvp_obj_leave_memory(kvp_space_t *sp, uint32_t oid)
     kvp_record_again(sp->cat, oid);
 }
 
+/* Returns the log's coarser cause. */
+static kvp_gone_t
+gone_of(kvp_cause_t cause)
+{
+    switch (cause) {
+    case KVP_CAUSE_REPLACED:
+        return KVP_GONE_SUPERSEDED;
+    case KVP_CAUSE_REMOVED:
+    case KVP_CAUSE_BUMPED:
+    case KVP_CAUSE_GIVEN_UP:
+        return KVP_GONE_REMOVED;
+    case KVP_CAUSE_LOST_NODE:
+    case KVP_CAUSE_LOST_SSD:
+        return KVP_GONE_LOST;
+    default:
+        return KVP_GONE_EVICTED;
+    }
+}
+
+/* Describes the object's departure for the table of departures, whose bucket it begins to load. */
+static kvp_departure_t
+departure_of(kvp_space_t *sp, uint32_t oid, kvp_cause_t cause)
+{
+    const kvp_obj_t *o = kvp_obj(sp->cat->index, oid);
+    kvp_departure_t d = {.id = o->id, .cause = (uint8_t)cause, .at = kvp_departed_time(sp->ctx->now_ns)};
+
+    kvp_departed_prefetch(&sp->cat->departed, d.id);
+    if (o->chunk != KVP_OBJ_CHUNK_NONE) d.segment = (uint16_t)kvp_obj_chunk(sp->cat, o)->segment->id;
+    if (o->state == KVP_OBJ_COMMITTED) {
+        d.detail = kvp_age_code(kvp_ages_age(&sp->cat->ages, kvp_obj_version(o), sp->ctx->now_ns));
+        if (o->is_used_since != 0) d.detail |= KVP_DEPARTED_READ;
+    }
+    return d;
+}
+
 static void
 note_gone(kvp_space_t *sp, uint32_t oid, leave_t *leave)
 {
@@ -142,26 +177,32 @@ note_gone(kvp_space_t *sp, uint32_t oid, leave_t *leave)
 }
 
 void
-kvp_obj_drop(kvp_space_t *sp, uint32_t oid, kvp_gone_t why, uint64_t owner, kvp_deferred_t *deferred)
+kvp_obj_drop(kvp_space_t *sp, uint32_t oid, kvp_cause_t cause, uint64_t owner, kvp_deferred_t *deferred)
 {
     leave_t leave = {.owner = owner, .deferred = deferred};
+    const kvp_departure_t departure = departure_of(sp, oid, cause);
 
     note_gone(sp, oid, &leave);
-    if (leave.version > 0) kvp_record_gone(sp->cat, kvp_obj(sp->cat->index, oid), leave.digest, leave.version, why);
+    if (leave.version > 0)
+        kvp_record_gone(sp->cat, kvp_obj(sp->cat->index, oid), leave.digest, leave.version, gone_of(cause), cause);
     kvp_gone_hold(sp->prot, leave.digest, leave.version);
     drop_object(sp, oid, &leave);
+    if (cause != KVP_CAUSE_NOT_KNOWN) kvp_departed_note(&sp->cat->departed, &departure);
 }
 
 void
 kvp_obj_drop_off_tier(kvp_space_t *sp, uint32_t oid)
 {
     leave_t leave = {.is_off_tier = true};
+    const kvp_departure_t departure = departure_of(sp, oid, KVP_CAUSE_EVICTED_FROM_SSD);
 
     note_gone(sp, oid, &leave);
     if (leave.version > 0)
-        kvp_record_gone(sp->cat, kvp_obj(sp->cat->index, oid), leave.digest, leave.version, KVP_GONE_EVICTED);
+        kvp_record_gone(sp->cat, kvp_obj(sp->cat->index, oid), leave.digest, leave.version, KVP_GONE_EVICTED,
+                        KVP_CAUSE_EVICTED_FROM_SSD);
     kvp_gone_hold(sp->prot, leave.digest, leave.version);
     drop_object(sp, oid, &leave);
+    kvp_departed_note(&sp->cat->departed, &departure);
 }
 
 void
@@ -175,14 +216,16 @@ kvp_obj_supersede(kvp_space_t *sp, uint32_t oid, kvp_deferred_t *deferred)
 }
 
 void
-kvp_obj_lose(kvp_space_t *sp, uint32_t oid)
+kvp_obj_lose(kvp_space_t *sp, uint32_t oid, kvp_cause_t cause)
 {
     leave_t leave = {.owner = 0};
+    const kvp_departure_t departure = departure_of(sp, oid, cause);
 
     note_gone(sp, oid, &leave);
     if (leave.version > 0)
-        kvp_record_gone(sp->cat, kvp_obj(sp->cat->index, oid), leave.digest, leave.version, KVP_GONE_LOST);
-    /* version - 1, not version: the lost memory may be mounted again, and then this version is served */
+        kvp_record_gone(sp->cat, kvp_obj(sp->cat->index, oid), leave.digest, leave.version, KVP_GONE_LOST, cause);
+    /* version - 1: if the lost memory is mounted again, the lost version of the object is served again */
     if (leave.version > 0) kvp_gone_hold(sp->prot, leave.digest, leave.version - 1);
     drop_object(sp, oid, &leave);
+    kvp_departed_note(&sp->cat->departed, &departure);
 }

@@ -97,7 +97,7 @@ kvp_segment_set_state(kvp_space_t *sp, kvp_segment_t *g, uint32_t state)
 {
     bool was_counted = g->state != 0 && g->state != KVP_SEG_LOST;
     bool is_counted = state != KVP_SEG_LOST;
-    /* sign for the segment's part of the totals: 1 = is added, all ones (-1) = is subtracted, 0 = unchanged */
+    /* sign of the segment's bytes in the pool's totals: 1 = added, all ones (-1) = subtracted, 0 = unchanged */
     uint64_t sign = (uint64_t)is_counted - (uint64_t)was_counted;
 
     if (g->is_tier) { /* a tier accepts no puts, and is not counted as memory */
@@ -184,7 +184,7 @@ kvp_segment_make(kvp_space_t *sp, uint32_t id, const Kvp__Pb__Mount *like, const
     g->chunk_bytes = like->chunk_bytes;
     g->is_tier = like->is_tier;
     g->chunk_n = (uint32_t)kvp_segment_chunk_n(like);
-    /* each page of the array takes memory only when a chunk in it is first used */
+    /* each page of the array of chunks takes memory only at the first use of a chunk in it */
     if (g->chunk_n > 0) g->chunks = kvp_pages_alloc(g->chunk_n * sizeof *g->chunks);
     if (g->chunks == NULL && !g->is_tier) kvp_panic("out of memory: %u chunks", g->chunk_n);
     sp->cat->chunks_n += g->chunk_n;
@@ -202,7 +202,7 @@ kvp_segment_attach(kvp_space_t *sp, kvp_segment_t *g, kvp_session_t *s, uint32_t
     s->segments_n++;
     kvp_list_add_tail(&s->segments, &g->of_node);
     kvp_segment_set_state(sp, g, state);
-    kvp_fence_tell(sp->peers, s, 0, 0); /* sends the clients that died while the node was disconnected */
+    kvp_fence_tell(sp->peers, s, 0, 0); /* reports clients that died while the node was disconnected */
     kvp_retire_resend(sp, g);
     if (kvp_tier_is_due(g)) kvp_retire_want_sending(sp, g);
     for (uint32_t i = 0; i < g->chunk_n; i++)
@@ -222,6 +222,10 @@ kvp_segment_detach(kvp_segment_t *g)
 void
 kvp_segment_free(kvp_space_t *sp, kvp_segment_t *g)
 {
+    const uint32_t ended = sp->cat->ended_n++ % KVP_ENDED_SEGMENTS;
+
+    sp->cat->ended[ended].id = g->id;
+    memcpy(sp->cat->ended[ended].name, g->name, sizeof g->name);
     kvp_list_del(&g->link);
     if (g->is_tier) kvp_tier_free(sp, g);
     if (g->chunks != NULL) kvp_pages_free(g->chunks, g->chunk_n * sizeof *g->chunks);

@@ -59,7 +59,7 @@ make(kvp_jrec_any_t *rec, entry_t e)
         rec->term = (kvp_jrec_term_t){{0}, KVP_JOURNAL_MAGIC, {0x10, 0x11}, SEED, e.i, e.kind == KVP_JREC_BASE};
     if (e.kind == KVP_JREC_COMMIT) make_commit(rec, e.i);
     if (e.kind == KVP_JREC_GONE)
-        rec->gone = (kvp_jrec_gone_t){{0}, digest(e.i), kvp_gen_make(1, e.i), KVP_GONE_REMOVED, 0, 0};
+        rec->gone = (kvp_jrec_gone_t){{0}, digest(e.i), kvp_gen_make(1, e.i), KVP_GONE_REMOVED, 0, 0, 0};
     if (e.kind == KVP_JREC_TENANT)
         rec->tenant = (kvp_jrec_tenant_t){{0}, kvp_tenant_id("team-a"), e.i, kvp_gen_make(1, e.i), "team-a"};
     if (e.kind == KVP_JREC_SEGMENT)

@@ -184,7 +184,10 @@ static const struct {
     CONSTANT(KVP_PEER_CHECK),        CONSTANT(KVP_PEER_FETCH),
     CONSTANT(KVP_PEER_STORE),        CONSTANT(KVP_JREC_OLDEST),
     CONSTANT(KVP_FOUND_PRESENT),     CONSTANT(KVP_FOUND_ON_TIER),
-    CONSTANT(KVP_FOUND_ON_HOST),
+    CONSTANT(KVP_FOUND_ON_HOST),     CONSTANT(KVP_JREC_READ),
+    CONSTANT(KVP_EXPLAINED_MAX),     CONSTANT(KVP_EXPLAINED_KEYS_MAX),
+    CONSTANT(KVP_CURVE_FIRST),       CONSTANT(KVP_CURVE_OCTAVE),
+    CONSTANT(KVP_CURVE_POINTS),
 #undef CONSTANT
 };
 
@@ -269,6 +272,7 @@ op_name(kvp_op_t op)
         OP(BUMP);
         OP(PRESENT);
         OP(SNAPSHOT);
+        OP(EXPLAIN);
         OP(MOUNT);
         OP(UNMOUNT);
         OP(FREED);
@@ -457,7 +461,7 @@ static const field_t fields[] = {
     RECORD(kvp_jrec_term_t, head, magic, pool_id, digest_seed, term, is_anew),
     RECORD(kvp_jrec_place_t, generation, offset, segment, chunk, slot, key_off),
     RECORD(kvp_jrec_commit_t, head, digest, version, sum, len, group, tenant, key_len, flags, places_n),
-    RECORD(kvp_jrec_gone_t, head, digest, version, why, key_len, flags),
+    RECORD(kvp_jrec_gone_t, head, digest, version, why, key_len, flags, cause),
     RECORD(kvp_jrec_segment_t, head, epoch, size_bytes, chunk_bytes, uuid, number, mounted_term, name, host_id),
     RECORD(kvp_jrec_over_t, head, number, reserved),
     RECORD(kvp_jrec_tenant_t, head, tenant, epoch, min_version, name),

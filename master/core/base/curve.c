@@ -1,0 +1,611 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The estimator of miss-ratio curves. Every tracked key has a position: later used keys have higher ones. Two Fenwick
+ * trees over positions sum the bytes of the keys that are tracked by hash, and of the hot ones. */
+#include "master/core/base/curve.h"
+
+#include "common/pages.h"
+#include "proto/wire.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NODES (KVP_CURVE_SAMPLES + KVP_CURVE_HOT)
+#define POSITIONS 32768u /* a power of two, well above NODES; all used up: the keys are numbered again */
+#define HEADS 32768u
+#define NONE UINT32_MAX
+#define FILTER_BITS 16384u /* a filter of hot keys that fits in the first-level cache */
+#define CELLS 1024u /* cells of Space-Saving (Metwally et al., 2005), which finds the keys that are asked for most */
+#define CELL_HEADS 2048u
+#define CELL_ROUND 512u /* the hot keys are chosen again after this many counted uses */
+#define HOT_MIN 6u /* a hot key was counted more often than this */
+#define SKIP_FIRST 16u /* every 16th use is counted for the hot keys, and later every 128th */
+#define SKIP_LATER 128u
+#define SKIP_CHANGE (1u << 20)
+#define OCTAVE 32u /* buckets for each doubling of the distance */
+#define LOW_BITS 12u /* distances below 2^12 bytes are in the first bucket */
+#define BUCKETS (OCTAVE * 40u)
+#define WINDOW_NS 100000000ull
+#define HALF_NS (6ull * 3600 * 1000000000)
+
+typedef struct {
+    uint64_t hash;
+    uint64_t bytes;
+    uint32_t position; /* 0 = not used since it became hot */
+    uint32_t next; /* of the same head, or of the free list */
+    uint32_t heap_at; /* place in the heap of the sampled keys, from 1; 0 = hot */
+    bool is_sized; /* flag: `bytes` is the object's, not the mean */
+} node_t;
+
+typedef struct {
+    uint64_t hash;
+    uint32_t count, error; /* Space-Saving's count, and how much of it may belong to earlier keys of the cell */
+    uint32_t next;
+} cell_t;
+
+struct kvp_curve {
+    uint64_t threshold; /* keys with a hash below it are sampled */
+    node_t nodes[NODES];
+    uint32_t heads[HEADS], free_node;
+    uint32_t heap[KVP_CURVE_SAMPLES + 2], heap_n; /* nodes by falling hash, from 1 */
+    uint64_t sampled[POSITIONS + 1], hot[POSITIONS + 1]; /* the Fenwick trees */
+    uint64_t sampled_bytes, hot_bytes;
+    uint32_t at[POSITIONS + 1]; /* position -> node; NONE = nothing */
+    uint32_t position; /* the highest one in use */
+    uint32_t hot_n;
+    uint64_t filter[FILTER_BITS / 64];
+
+    cell_t cells[CELLS];
+    uint32_t cell_heads[CELL_HEADS], cells_n, counted_n, skip;
+    uint32_t hot_min; /* the least count of a hot key */
+
+    double refs, hot_refs; /* uses, and those of hot keys among them */
+    double weights; /* sum of the weights of the sampled uses */
+    double sampled_hits[BUCKETS], hot_hits[BUCKETS]; /* uses by distance; the rest was used for the first time */
+    double mean_bytes;
+    uint64_t uses; /* number of uses, nothing forgotten */
+
+    uint64_t tracked_max, tracked, hot_tracked, window_ns, faded_ns;
+    struct {
+        uint32_t node;
+        uint64_t hash;
+    } run[KVP_BATCH_MAX];
+};
+
+/* ---- Fenwick trees */
+static void
+tree_add(uint64_t *tree, uint32_t at, uint64_t bytes)
+{
+    for (; at <= POSITIONS; at += at & -at)
+        tree[at] += bytes;
+}
+
+static uint64_t
+tree_sum(const uint64_t *tree, uint32_t at)
+{
+    uint64_t sum = 0;
+
+    for (; at > 0; at &= at - 1)
+        sum += tree[at];
+    return sum;
+}
+
+/* ---- tracked keys */
+static bool
+is_hot(const node_t *node)
+{
+    return node->heap_at == 0;
+}
+
+static uint32_t *
+head_of(kvp_curve_t *c, uint64_t hash)
+{
+    return &c->heads[hash % HEADS];
+}
+
+static uint32_t
+find_node(kvp_curve_t *c, uint64_t hash)
+{
+    uint32_t i = *head_of(c, hash);
+
+    while (i != NONE && c->nodes[i].hash != hash)
+        i = c->nodes[i].next;
+    return i;
+}
+
+/* Adds (or, with `sign` -1, takes away) the node's bytes at its position. */
+static void
+weigh_node(kvp_curve_t *c, const node_t *node, int sign)
+{
+    const uint64_t bytes = sign > 0 ? node->bytes : -node->bytes;
+
+    if (node->position == 0) return;
+    tree_add(is_hot(node) ? c->hot : c->sampled, node->position, bytes);
+    *(is_hot(node) ? &c->hot_bytes : &c->sampled_bytes) += bytes;
+}
+
+static void
+heap_set(kvp_curve_t *c, uint32_t at, uint32_t i)
+{
+    c->heap[at] = i;
+    c->nodes[i].heap_at = at;
+}
+
+static void
+heap_sift(kvp_curve_t *c, uint32_t at)
+{
+    const uint32_t i = c->heap[at];
+
+    for (; at > 1 && c->nodes[c->heap[at / 2]].hash < c->nodes[i].hash; at /= 2)
+        heap_set(c, at, c->heap[at / 2]);
+    for (uint32_t child = 2 * at; child <= c->heap_n; child = 2 * at) {
+        if (child < c->heap_n && c->nodes[c->heap[child + 1]].hash > c->nodes[c->heap[child]].hash) child++;
+        if (c->nodes[c->heap[child]].hash <= c->nodes[i].hash) break;
+        heap_set(c, at, c->heap[child]);
+        at = child;
+    }
+    heap_set(c, at, i);
+}
+
+static void
+heap_add(kvp_curve_t *c, uint32_t i)
+{
+    c->heap[++c->heap_n] = i;
+    heap_sift(c, c->heap_n);
+}
+
+static void
+heap_del(kvp_curve_t *c, uint32_t i)
+{
+    const uint32_t at = c->nodes[i].heap_at, last = c->heap[c->heap_n--];
+
+    if (last != i) {
+        c->heap[at] = last;
+        heap_sift(c, at);
+    }
+    c->nodes[i].heap_at = 0;
+}
+
+/* Makes a node that is not used yet; it is in no heap, so it counts as hot until it is put into it. */
+static uint32_t
+make_node(kvp_curve_t *c, uint64_t hash)
+{
+    const uint32_t i = c->free_node;
+
+    c->free_node = c->nodes[i].next;
+    c->nodes[i] = (node_t){.hash = hash, .bytes = (uint64_t)c->mean_bytes, .next = *head_of(c, hash)};
+    *head_of(c, hash) = i;
+    return i;
+}
+
+static void
+drop_node(kvp_curve_t *c, uint32_t i)
+{
+    node_t *node = &c->nodes[i];
+    uint32_t *link = head_of(c, node->hash);
+
+    weigh_node(c, node, -1);
+    if (node->position != 0) c->at[node->position] = NONE;
+    if (!is_hot(node)) heap_del(c, i);
+    while (*link != i)
+        link = &c->nodes[*link].next;
+    *link = node->next;
+    node->next = c->free_node;
+    c->free_node = i;
+}
+
+/* Drops the sampled keys from the threshold on. */
+static void
+set_threshold(kvp_curve_t *c, uint64_t threshold)
+{
+    c->threshold = threshold;
+    while (c->heap_n > 0 && c->nodes[c->heap[1]].hash >= threshold)
+        drop_node(c, c->heap[1]);
+}
+
+/* Numbers all positions again, without gaps. */
+static void
+renumber_nodes(kvp_curve_t *c)
+{
+    uint32_t to = 0;
+
+    memset(c->sampled, 0, sizeof c->sampled);
+    memset(c->hot, 0, sizeof c->hot);
+    for (uint32_t from = 1; from <= c->position; from++) {
+        const uint32_t i = c->at[from];
+
+        if (i == NONE) continue;
+        c->at[from] = NONE;
+        c->at[++to] = i;
+        c->nodes[i].position = to;
+        (is_hot(&c->nodes[i]) ? c->hot : c->sampled)[to] = c->nodes[i].bytes;
+    }
+    for (uint32_t at = 1; at <= POSITIONS; at++) {
+        const uint32_t up = at + (at & -at);
+
+        if (up > POSITIONS) continue;
+        c->sampled[up] += c->sampled[at];
+        c->hot[up] += c->hot[at];
+    }
+    c->position = to;
+}
+
+static void
+touch_node(kvp_curve_t *c, uint32_t i)
+{
+    node_t *node = &c->nodes[i];
+
+    if (c->position == POSITIONS) renumber_nodes(c);
+    weigh_node(c, node, -1);
+    if (node->position != 0) c->at[node->position] = NONE;
+    node->position = ++c->position;
+    c->at[node->position] = i;
+    weigh_node(c, node, 1);
+}
+
+static double
+rate_of(const kvp_curve_t *c)
+{
+    return (double)c->threshold * 0x1p-64;
+}
+
+/* Returns the bytes of a cache in which the key still was at this use: it has all keys that were used since, and the
+ * key itself. */
+static double
+distance_of(const kvp_curve_t *c, const node_t *node)
+{
+    const uint64_t sampled = c->sampled_bytes - tree_sum(c->sampled, node->position);
+    const uint64_t hot = c->hot_bytes - tree_sum(c->hot, node->position);
+
+    return (double)sampled / rate_of(c) + (double)hot + (double)node->bytes;
+}
+
+/* ---- the histogram */
+static uint32_t
+bucket_of(double bytes)
+{
+    const double at = (log2(bytes) - LOW_BITS) * OCTAVE;
+
+    return at <= 0 ? 0 : at >= BUCKETS - 1 ? BUCKETS - 1 : (uint32_t)at;
+}
+
+/* ---- the keys that are asked for most */
+static bool
+may_be_hot(const kvp_curve_t *c, uint64_t hash)
+{
+    return (c->filter[hash % FILTER_BITS / 64] >> (hash % 64) & 1) != 0;
+}
+
+static void
+promote_key(kvp_curve_t *c, uint64_t hash)
+{
+    uint32_t i = find_node(c, hash);
+
+    c->filter[hash % FILTER_BITS / 64] |= 1ull << (hash % 64);
+    c->hot_n++;
+    if (i == NONE) {
+        (void)make_node(c, hash);
+        return;
+    }
+    if (is_hot(&c->nodes[i])) return;
+    weigh_node(c, &c->nodes[i], -1);
+    heap_del(c, i);
+    weigh_node(c, &c->nodes[i], 1);
+}
+
+/* Makes a hot key a sampled one, or drops it. */
+static void
+demote_node(kvp_curve_t *c, uint32_t i)
+{
+    if (c->nodes[i].hash >= c->threshold || c->nodes[i].position == 0) {
+        drop_node(c, i);
+        return;
+    }
+    weigh_node(c, &c->nodes[i], -1);
+    heap_add(c, i);
+    weigh_node(c, &c->nodes[i], 1);
+    if (c->heap_n > KVP_CURVE_SAMPLES) set_threshold(c, c->nodes[c->heap[1]].hash);
+}
+
+static int
+by_count(const void *a, const void *b)
+{
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+static const cell_t *
+cell_at(const kvp_curve_t *c, uint64_t hash)
+{
+    uint32_t i = c->cell_heads[hash % CELL_HEADS];
+
+    while (i != NONE && c->cells[i].hash != hash)
+        i = c->cells[i].next;
+    return i == NONE ? NULL : &c->cells[i];
+}
+
+/* Chooses the hot keys again: those with the highest sure counts. */
+static void
+choose_hot(kvp_curve_t *c)
+{
+    uint32_t counts[CELLS], least;
+
+    for (uint32_t i = 0; i < c->cells_n; i++)
+        counts[i] = c->cells[i].count - c->cells[i].error;
+    qsort(counts, c->cells_n, sizeof counts[0], by_count);
+    least = c->cells_n > KVP_CURVE_HOT ? counts[KVP_CURVE_HOT] : 0;
+    least = (uint32_t)kvp_max_u64(least, kvp_max_u64(HOT_MIN, c->hot_min));
+    memset(c->filter, 0, sizeof c->filter);
+    c->hot_n = 0;
+    for (uint32_t i = 0; i < NODES; i++) { /* keys that are hot no more first: that makes room for new ones */
+        const cell_t *cell;
+
+        if (*head_of(c, c->nodes[i].hash) == NONE || find_node(c, c->nodes[i].hash) != i || !is_hot(&c->nodes[i]))
+            continue;
+        cell = cell_at(c, c->nodes[i].hash);
+        if (cell == NULL || cell->count - cell->error <= least) demote_node(c, i);
+    }
+    for (uint32_t i = 0; i < c->cells_n; i++)
+        if (c->cells[i].count - c->cells[i].error > least) promote_key(c, c->cells[i].hash);
+}
+
+static void
+link_cell(kvp_curve_t *c, uint32_t i)
+{
+    uint32_t *head = &c->cell_heads[c->cells[i].hash % CELL_HEADS];
+
+    c->cells[i].next = *head;
+    *head = i;
+}
+
+static void
+unlink_cell(kvp_curve_t *c, uint32_t i)
+{
+    uint32_t *link = &c->cell_heads[c->cells[i].hash % CELL_HEADS];
+
+    while (*link != i)
+        link = &c->cells[*link].next;
+    *link = c->cells[i].next;
+}
+
+/* Counts one use of the key in Space-Saving: a key without a cell takes that with the least count. */
+static void
+count_use(kvp_curve_t *c, uint64_t hash)
+{
+    cell_t *cell = (cell_t *)cell_at(c, hash);
+
+    if (cell == NULL) {
+        uint32_t at = c->cells_n, least = 0;
+
+        if (at == CELLS) { /* the least of a few cells, from a place that moves on */
+            at = (uint32_t)(hash >> 20) % CELLS;
+            least = c->cells[at].count;
+            for (uint32_t i = 1; i < 16; i++) {
+                const uint32_t other = (at + i * 61) % CELLS;
+
+                if (c->cells[other].count < least) {
+                    least = c->cells[other].count;
+                    at = other;
+                }
+            }
+            unlink_cell(c, at);
+        } else {
+            c->cells_n++;
+        }
+        cell = &c->cells[at];
+        *cell = (cell_t){.hash = hash, .count = least, .error = least};
+        link_cell(c, at);
+    }
+    cell->count++;
+    if (++c->counted_n % CELL_ROUND == 0) choose_hot(c);
+}
+
+/* ---- uses */
+static uint64_t
+hash_of(kvp_digest_t digest)
+{
+    return digest.hi; /* a digest is a hash already, and another half of it places keys in tables */
+}
+
+/* Takes `weight` uses of the key into the histogram, whose run so far has this largest distance; returns the new
+ * largest one. */
+static double
+count_key(kvp_curve_t *c, uint64_t hash, uint32_t i, double longest)
+{
+    const bool is_of_hot = i != NONE && is_hot(&c->nodes[i]);
+
+    c->tracked++;
+    if (is_of_hot) {
+        c->hot_tracked++;
+        c->hot_refs++;
+        if (c->nodes[i].position == 0) { /* its last use is not known: it counts as the mean of the others */
+            c->hot_refs--;
+            c->refs--;
+            return longest;
+        }
+    }
+    (void)hash;
+    if (i == NONE) {
+        c->weights += 1 / rate_of(c);
+        return INFINITY;
+    }
+    longest = fmax(longest, distance_of(c, &c->nodes[i]));
+    if (is_of_hot) {
+        if (longest < INFINITY) c->hot_hits[bucket_of(longest)]++;
+    } else {
+        c->weights += 1 / rate_of(c);
+        if (longest < INFINITY) c->sampled_hits[bucket_of(longest)] += 1 / rate_of(c);
+    }
+    return longest;
+}
+
+/* Tracks a new key. */
+static uint32_t
+add_sampled(kvp_curve_t *c, uint64_t hash)
+{
+    uint32_t i;
+
+    if (c->heap_n == KVP_CURVE_SAMPLES) set_threshold(c, c->nodes[c->heap[1]].hash);
+    if (hash >= c->threshold) return NONE;
+    i = make_node(c, hash);
+    heap_add(c, i);
+    return i;
+}
+
+void
+kvp_curve_ask(kvp_curve_t *c, const kvp_digest_t *digests, uint32_t n, bool is_prefix)
+{
+    const uint32_t skip = c->uses < SKIP_CHANGE ? SKIP_FIRST : SKIP_LATER;
+    double longest = 0;
+    uint32_t tracked = 0;
+
+    c->refs += n;
+    c->uses += n;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint64_t hash = hash_of(digests[i]);
+
+        if (hash < c->threshold || may_be_hot(c, hash)) c->run[tracked++].hash = hash;
+    }
+    for (; c->skip < n; c->skip += skip)
+        count_use(c, hash_of(digests[c->skip]));
+    c->skip -= n;
+    /* All distances come before all uses: the look-up asks for the state before it. */
+    for (uint32_t k = 0; k < tracked; k++) {
+        const uint64_t hash = c->run[k].hash;
+        const uint32_t i = find_node(c, hash);
+        double after;
+
+        c->run[k].node = i;
+        if (i == NONE && hash >= c->threshold) continue; /* the filter of hot keys was wrong */
+        after = count_key(c, hash, i, is_prefix ? longest : 0);
+        if (is_prefix) longest = after;
+    }
+    for (uint32_t k = 0; k < tracked; k++) {
+        uint32_t i = find_node(c, c->run[k].hash); /* again: the key may be there twice, or its sample was dropped */
+
+        if (i == NONE && c->run[k].hash < c->threshold) i = add_sampled(c, c->run[k].hash);
+        if (i != NONE) touch_node(c, i);
+    }
+}
+
+void
+kvp_curve_read(kvp_curve_t *c, uint32_t reads)
+{
+    c->refs += reads; /* they count as hits of every cache */
+    c->hot_refs += reads;
+    c->hot_hits[0] += reads;
+}
+
+void
+kvp_curve_put(kvp_curve_t *c, kvp_digest_t digest, uint64_t bytes)
+{
+    const uint64_t hash = hash_of(digest);
+    uint32_t i;
+
+    c->mean_bytes += ((double)bytes - c->mean_bytes) / (c->mean_bytes == 0 ? 1 : 256);
+    if (hash >= c->threshold && !may_be_hot(c, hash)) return;
+    i = find_node(c, hash);
+    if (i == NONE && hash < c->threshold) {
+        i = add_sampled(c, hash);
+        if (i != NONE) touch_node(c, i);
+    }
+    if (i == NONE || c->nodes[i].bytes == bytes) return;
+    weigh_node(c, &c->nodes[i], -1);
+    c->nodes[i].bytes = bytes;
+    weigh_node(c, &c->nodes[i], 1);
+}
+
+/* ---- time */
+static void
+fade_counts(kvp_curve_t *c, double by)
+{
+    c->refs *= by;
+    c->hot_refs *= by;
+    c->weights *= by;
+    for (uint32_t i = 0; i < BUCKETS; i++) {
+        c->sampled_hits[i] *= by;
+        c->hot_hits[i] *= by;
+    }
+}
+
+void
+kvp_curve_tick(kvp_curve_t *c, uint64_t now_ns)
+{
+    if (c->faded_ns == 0) c->faded_ns = now_ns;
+    if (now_ns - c->faded_ns >= HALF_NS / 64) {
+        fade_counts(c, exp2(-(double)(now_ns - c->faded_ns) / (double)HALF_NS));
+        c->faded_ns = now_ns;
+    }
+    if (now_ns - c->window_ns < WINDOW_NS) return;
+    if (c->tracked_max > 0 && c->window_ns > 0 &&
+        (double)c->tracked > (double)c->tracked_max * (double)(now_ns - c->window_ns) * 1e-9) {
+        if (c->hot_tracked > c->tracked / 2) {
+            c->hot_min = 2 * (uint32_t)kvp_max_u64(c->hot_min, HOT_MIN);
+            choose_hot(c);
+        } else {
+            set_threshold(c, c->threshold / 2);
+        }
+    }
+    c->tracked = c->hot_tracked = 0;
+    c->window_ns = now_ns;
+}
+
+/* ---- answers */
+static double
+sum_to(const double *hits, double end)
+{
+    double sum = 0;
+    uint32_t i = 0;
+
+    for (; i + 1 <= end && i < BUCKETS; i++)
+        sum += hits[i];
+    return i < BUCKETS ? sum + hits[i] * (end - i) : sum;
+}
+
+double
+kvp_curve_hits(const kvp_curve_t *c, uint64_t bytes)
+{
+    const double end = bytes == 0 ? 0 : (log2((double)bytes) - LOW_BITS) * OCTAVE;
+    const double others = c->refs - c->hot_refs; /* uses of keys that are not hot */
+    double hits = sum_to(c->hot_hits, end);
+
+    if (c->refs < 1) return 0;
+    if (c->weights > 0) hits += sum_to(c->sampled_hits, end) * (others / c->weights);
+    return fmin(1, fmax(0, hits / c->refs));
+}
+
+double
+kvp_curve_asked(const kvp_curve_t *c)
+{
+    return c->refs;
+}
+
+uint32_t
+kvp_curve_samples(const kvp_curve_t *c)
+{
+    return c->heap_n;
+}
+
+kvp_curve_t *
+kvp_curve_create(uint64_t tracked_max)
+{
+    kvp_curve_t *c = kvp_table_alloc(1, sizeof *c);
+
+    if (c == NULL) kvp_panic("out of memory: a miss-ratio curve");
+    c->threshold = UINT64_MAX;
+    c->tracked_max = tracked_max;
+    memset(c->heads, 0xff, sizeof c->heads);
+    memset(c->cell_heads, 0xff, sizeof c->cell_heads);
+    memset(c->at, 0xff, sizeof c->at);
+    for (uint32_t i = 0; i < NODES; i++)
+        c->nodes[i].next = i + 1;
+    c->free_node = 0;
+    return c;
+}
+
+void
+kvp_curve_destroy(kvp_curve_t *c)
+{
+    if (c != NULL) kvp_table_free(c, 1, sizeof *c);
+}
