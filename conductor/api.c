@@ -2,6 +2,7 @@
  * See api.h. Shapes of requests and answers are those of the Indexer API. */
 #include "conductor/api.h"
 
+#include "common/daemon/process.h"
 #include "conductor/index/chain.h"
 #include "conductor/base/numbers.h"
 #include "conductor/page.h"
@@ -189,28 +190,30 @@ loop_unreachable(void *arg)
     kvp_jsonw_close(&w, '}');
 }
 
-static void
+/* Returns false if the loop did not answer; the answer is then an error. */
+static bool
 answer_from_loop(kvp_api_t *api, kvp_loop_fn fn, kvp_http_response_t *response, const char *type)
 {
     ask_t ask = {.out = kvp_http_out(response)};
 
-    if (!ask_loop(api, fn, &ask, response)) return;
+    if (!ask_loop(api, fn, &ask, response)) return false;
     kvp_http_status(response, 200);
     kvp_http_type(response, type);
+    return true;
 }
 
 static void
 on_services(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
     (void)request;
-    answer_from_loop(arg, loop_services, response, "application/json");
+    (void)answer_from_loop(arg, loop_services, response, "application/json");
 }
 
 static void
 on_view(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
     (void)request;
-    answer_from_loop(arg, loop_view, response, "application/json");
+    (void)answer_from_loop(arg, loop_view, response, "application/json");
 }
 
 static void
@@ -221,7 +224,8 @@ on_metrics(void *arg, const kvp_http_request_t *request, kvp_http_response_t *re
     int n;
 
     (void)request;
-    answer_from_loop(api, loop_metrics, response, "text/plain; version=0.0.4; charset=utf-8");
+    if (!answer_from_loop(api, loop_metrics, response, "text/plain; version=0.0.4; charset=utf-8")) return;
+    kvp_metrics_render(api->process, kvp_http_out(response));
     n = snprintf(text, sizeof text,
                  "# HELP kvpool_conductor_questions_total questions that were answered\n# TYPE "
                  "kvpool_conductor_questions_total counter\n"
@@ -457,7 +461,10 @@ kvp_api_route(kvp_api_t *api, kvp_http_t *http, kvp_loop_t *loop, kvp_registry_t
     api->loop = loop;
     api->scratch = kvp_scratch_create();
     if (api->scratch == NULL) return KVP_NOMEM;
-    kvp_err_t err = kvp_routes_create(registry, weights, &api->routes);
+    api->process = kvp_metrics_create();
+    if (api->process == NULL) return KVP_NOMEM;
+    kvp_err_t err = kvp_process_add(api->process);
+    if (err == KVP_OK) err = kvp_routes_create(registry, weights, &api->routes);
     if (err == KVP_OK) err = kvp_routes_route(api->routes, http);
     if (err != KVP_OK) return err;
     /* The handlers of /register and /unregister wait for the disk, so they run on the server's slow threads. */
@@ -476,6 +483,7 @@ void
 kvp_api_fini(kvp_api_t *api)
 {
     kvp_routes_destroy(api->routes);
+    kvp_metrics_destroy(api->process);
     kvp_scratch_destroy(api->scratch);
     kvp_buf_fini(&api->numbers);
     kvp_buf_fini(&api->tokens);

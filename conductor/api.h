@@ -6,6 +6,7 @@
 
 #include "common/daemon/http.h"
 #include "common/daemon/loop.h"
+#include "common/daemon/metrics.h"
 #include "conductor/events/registry.h"
 #include "conductor/router/route.h"
 
@@ -18,6 +19,7 @@ typedef struct {
     kvp_loop_t *loop;
     kvp_routes_t *routes; /* handlers of the router's paths; the API object owns them */
     kvp_match_scratch_t *scratch;
+    kvp_metrics_t *process; /* the metrics that every daemon has */
     kvp_buf_t numbers, tokens, rest; /* buffers for the current query: its numbers, its tokens and its other fields */
     /* counters: queries; tokens in whole blocks of the queries; tokens of the longest match of each query, over
      * all instances */

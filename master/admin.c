@@ -5,6 +5,7 @@
 #include "master/admin.h"
 
 #include "common/clock.h"
+#include "common/daemon/process.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -25,15 +26,33 @@ is_gauge(const char *help)
     return strstr(help, "(gauge)") != NULL;
 }
 
-/* add_figure registers the metric kvpool_master_NAME, or kvpool_master_NAME_total for a counter. */
+static double
+read_ns(void *arg)
+{
+    return read_u64(arg) * 1e-9;
+}
+
+static double
+read_ms(void *arg)
+{
+    return read_u64(arg) * 1e-3;
+}
+
+/* add_figure registers the metric kvpool_master_NAME, or kvpool_master_NAME_total for a counter. A time, whose name
+ * ends with its unit, becomes seconds: NAME_ns is kvpool_master_NAME_seconds. */
 static kvp_err_t
 add_figure(kvp_metrics_t *metrics, const char *name, const char *help, uint64_t *value)
 {
     char full[NAME_MAX_BYTES];
+    const size_t len = strlen(name);
+    const bool is_ns = len > 3 && strcmp(name + len - 3, "_ns") == 0;
+    const bool is_ms = len > 3 && strcmp(name + len - 3, "_ms") == 0;
+    const kvp_gauge_fn read = is_ns ? read_ns : is_ms ? read_ms : read_u64;
 
-    snprintf(full, sizeof(full), "kvpool_master_%s%s", name, is_gauge(help) ? "" : "_total");
-    return is_gauge(help) ? kvp_metrics_gauge_fn(metrics, full, NULL, help, read_u64, value)
-                          : kvp_metrics_counter_fn(metrics, full, NULL, help, read_u64, value);
+    snprintf(full, sizeof(full), "kvpool_master_%.*s%s%s", (int)(is_ns || is_ms ? len - 3 : len), name,
+             is_ns || is_ms ? "_seconds" : "", is_gauge(help) ? "" : "_total");
+    return is_gauge(help) ? kvp_metrics_gauge_fn(metrics, full, NULL, help, read, value)
+                          : kvp_metrics_counter_fn(metrics, full, NULL, help, read, value);
 }
 
 kvp_err_t
@@ -45,12 +64,14 @@ kvp_admin_init(kvp_admin_t *admin)
     admin->start_ns = kvp_boot_ns();
     admin->metrics = kvp_metrics_create();
     if (admin->metrics == NULL) goto fail;
+    err = kvp_process_add(admin->metrics);
+    if (err != KVP_OK) goto fail;
 
     const struct {
         const char *name, *help;
         uint64_t *value;
     } figures[] = {{"term", "term of this master (gauge)", &admin->term},
-                   {"uptime_ms", "time since the start, ms (gauge)", &admin->uptime_ms},
+                   {"uptime_ms", "time since the start (gauge)", &admin->uptime_ms},
                    {"leads", "1 while this master leads (gauge)", &admin->leads},
                    {"degraded", "causes for which /health answers degraded (gauge)", &admin->degraded},
                    {"elections", "elections won by this process", &admin->elections},
@@ -58,7 +79,7 @@ kvp_admin_init(kvp_admin_t *admin)
                    {"lag_bytes", "bytes of the leader's log that this standby lacks (gauge)", &admin->lag_bytes},
                    {"lag_records", "records of the leader's log that this standby lacks, by their mean length (gauge)",
                     &admin->lag_records},
-                   {"lag_ms", "time for which this standby has lacked something, ms (gauge)", &admin->lag_ms},
+                   {"lag_ms", "time for which this standby has lacked something (gauge)", &admin->lag_ms},
                    {"etcd_requests", "requests to etcd", &admin->etcd_requests},
                    {"etcd_failures", "of these, failed", &admin->etcd_failures},
 #define FIGURE(field, text) {#field, text, &admin->core.field},
@@ -212,6 +233,36 @@ on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *res
     kvp_jsonw_close(&answer, '}');
 }
 
+/* Copies the figures of nodes and tenants. Runs in the loop's thread. */
+static void
+copy_labelled(void *arg)
+{
+    kvp_admin_t *admin = arg;
+
+    kvp_labelled_copy(&admin->labelled, kvp_server_core(admin->server));
+}
+
+static void
+write_standbys(const kvp_ha_status_t *status, kvp_buf_t *out)
+{
+    static const char *const names[][2] = {{"standby_lag_bytes", "bytes of the log that a standby lacks"},
+                                           {"standby_lag_records", "records of the log that a standby lacks"},
+                                           {"standby_lag_seconds", "time since a lagging standby's last progress"},
+                                           {"standby_is_insync", "1 = the standby is in the in-sync set"}};
+
+    for (uint32_t k = 0; k < KVP_ARRAY_LEN(names); k++) {
+        kvp_labelled_head(out, names[k][0], names[k][1]);
+        for (uint32_t i = 0; i < status->standbys_n; i++) {
+            const double values[] = {(double)status->standbys[i].lag_bytes, (double)status->standbys[i].lag_records,
+                                     (double)status->standbys[i].lag_ms / 1000, status->standbys[i].is_insync};
+            char labels[96];
+
+            snprintf(labels, sizeof labels, "standby=\"%s\"", status->standbys[i].id);
+            kvp_labelled_value(out, names[k][0], labels, values[k]);
+        }
+    }
+}
+
 static void
 on_metrics(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
@@ -219,21 +270,14 @@ on_metrics(void *arg, const kvp_http_request_t *request, kvp_http_response_t *re
 
     (void)request;
     if (!copy_metrics(admin, response)) return;
+    if (kvp_loop_call(admin->loop, copy_labelled, admin, ANSWER_MS) != KVP_OK) {
+        kvp_http_error(response, 503, "the master's loop does not answer");
+        return;
+    }
     kvp_http_type(response, "text/plain; version=0.0.4; charset=utf-8");
     kvp_metrics_render(admin->metrics, kvp_http_out(response));
-    for (uint32_t i = 0; admin->ha != NULL && i < admin->status.standbys_n; i++) {
-        char text[512];
-        int n = snprintf(text, sizeof text,
-                         "kvpool_master_standby_lag_bytes{standby=\"%s\"} %llu\n"
-                         "kvpool_master_standby_lag_records{standby=\"%s\"} %llu\n"
-                         "kvpool_master_standby_lag_ms{standby=\"%s\"} %llu\n"
-                         "kvpool_master_standby_is_insync{standby=\"%s\"} %d\n",
-                         admin->status.standbys[i].id, (unsigned long long)admin->status.standbys[i].lag_bytes,
-                         admin->status.standbys[i].id, (unsigned long long)admin->status.standbys[i].lag_records,
-                         admin->status.standbys[i].id, (unsigned long long)admin->status.standbys[i].lag_ms,
-                         admin->status.standbys[i].id, admin->status.standbys[i].is_insync);
-        kvp_buf_append(kvp_http_out(response), text, (size_t)n);
-    }
+    kvp_labelled_write(&admin->labelled, kvp_http_out(response));
+    if (admin->ha != NULL) write_standbys(&admin->status, kvp_http_out(response));
 }
 
 /* ---- which master leads */

@@ -9,6 +9,7 @@
 #include "common/daemon/metrics.h"
 #include "master/core/api/master.h"
 #include "master/ha/ha.h"
+#include "master/labelled.h"
 #include "master/shell/server.h"
 
 typedef struct {
@@ -29,6 +30,7 @@ typedef struct {
     bool has_log;
     kvp_master_ident_t ident;
     kvp_master_wrong_t wrong;
+    kvp_labelled_t labelled; /* figures of nodes and tenants */
     uint64_t degraded; /* number of reasons in `wrong` */
     uint64_t uptime_ms;
     uint64_t term;

@@ -200,12 +200,12 @@ kvp_registry_write_view(const kvp_registry_t *r, kvp_jsonw_t *w)
 }
 
 static void
-write_metric(kvp_buf_t *out, const char *name, const char *type, const char *help, uint64_t value)
+write_metric(kvp_buf_t *out, const char *name, const char *type, const char *help, double value)
 {
     char text[512];
     const int n = snprintf(text, sizeof text,
-                           "# HELP kvpool_conductor_%s %s\n# TYPE kvpool_conductor_%s %s\nkvpool_conductor_%s %llu\n",
-                           name, help, name, type, name, (unsigned long long)value);
+                           "# HELP kvpool_conductor_%s %s\n# TYPE kvpool_conductor_%s %s\nkvpool_conductor_%s %.15g\n",
+                           name, help, name, type, name, value);
 
     kvp_buf_append(out, text, (size_t)n);
 }
@@ -241,24 +241,26 @@ kvp_registry_write_metrics(const kvp_registry_t *r, kvp_buf_t *out)
     }
     kvp_index_stats(r->ix, &index);
     write_metric(out, "degraded", "gauge", "causes for which /health answers degraded",
-                 kvp_registry_trouble(r, text, sizeof text));
-    write_metric(out, "publishers", "gauge", "publishers that are registered", r->n);
+                 (double)kvp_registry_trouble(r, text, sizeof text));
+    write_metric(out, "publishers", "gauge", "publishers that are registered", (double)r->n);
     write_metric(out, "unreachable_publishers", "gauge", "publishers of which an endpoint cannot be reached",
-                 unreachable);
-    write_metric(out, "blocks", "gauge", "blocks that are known", index.blocks);
-    write_metric(out, "resident_blocks", "gauge", "blocks that each publisher holds", resident);
-    write_metric(out, "index_bytes", "gauge", "memory of the index: blocks, and their holders", index.bytes + bytes);
-    write_metric(out, "staleness_ms", "gauge", "longest time for which a publisher's view is not known to be whole, ms",
-                 stale_ms);
-    write_metric(out, "messages_total", "counter", "accepted messages", messages);
-    write_metric(out, "events_total", "counter", "events of them", events);
-    write_metric(out, "skipped_total", "counter", "rejected events; /services shows the reasons", skipped);
-    write_metric(out, "gaps_total", "counter", "gaps in the numbers of messages and events", gaps);
-    write_metric(out, "replays_total", "counter", "requested replays", replays);
+                 (double)unreachable);
+    write_metric(out, "blocks", "gauge", "blocks that are known", (double)index.blocks);
+    write_metric(out, "resident_blocks", "gauge", "blocks that each publisher holds", (double)resident);
+    write_metric(out, "index_bytes", "gauge", "memory of the index: blocks, and their holders",
+                 (double)(index.bytes + bytes));
+    write_metric(out, "staleness_seconds", "gauge",
+                 "longest time for which a publisher's view is not known to be whole", (double)stale_ms / 1000);
+    write_metric(out, "messages_total", "counter", "accepted messages", (double)messages);
+    write_metric(out, "events_total", "counter", "events of them", (double)events);
+    write_metric(out, "skipped_total", "counter", "rejected events; /services shows the reasons", (double)skipped);
+    write_metric(out, "gaps_total", "counter", "gaps in the numbers of messages and events", (double)gaps);
+    write_metric(out, "replays_total", "counter", "requested replays", (double)replays);
     write_metric(out, "unjoined_blocks", "gauge",
-                 "blocks of a pool without a place in any prompt, for the engine that lacks most", unjoined);
-    write_metric(out, "drifts_total", "counter", "times that a pool's digests differed from the known ones", drifts);
+                 "blocks of a pool without a place in any prompt, for the engine that lacks most", (double)unjoined);
+    write_metric(out, "drifts_total", "counter", "times that a pool's digests differed from the known ones",
+                 (double)drifts);
     write_metric(out, "left_out_total", "counter", "blocks left out because the index contradicted itself",
-                 index.left_out);
-    write_metric(out, "drops_total", "counter", "times that all blocks of a publisher were dropped", drops);
+                 (double)index.left_out);
+    write_metric(out, "drops_total", "counter", "times that all blocks of a publisher were dropped", (double)drops);
 }

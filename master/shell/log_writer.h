@@ -23,9 +23,9 @@
     X(log_writes, "writes of the log")                                                                                 \
     X(log_writes_handed_over, "of these, by another thread")                                                           \
     X(log_bases, "bases begun because the files had grown")                                                            \
-    X(log_write_longest_ns, "longest write of the loop's own thread, ns (gauge)")                                      \
+    X(log_write_longest_ns, "longest write of the loop's own thread (gauge)")                                          \
     X(log_syncs, "syncs of the log")                                                                                   \
-    X(log_sync_longest_ns, "longest sync of the log, ns (gauge)")                                                      \
+    X(log_sync_longest_ns, "longest sync of the log (gauge)")                                                          \
     X(log_failed, "1 while the log cannot be written, or synced (gauge)")
 
 typedef struct {

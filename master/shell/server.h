@@ -62,11 +62,11 @@ typedef struct {
     X(pages_ready, "pieces of memory for the core that had been touched before they were wanted")                      \
     X(pages_missed, "pieces of memory for the core that had not, for want of time")                                    \
     X(pages_kept_bytes, "memory that has been touched for the core, and is not in use yet (gauge)")                    \
-    X(turn_longest_ns, "longest turn of the loop without waiting, ns (gauge)")                                         \
-    X(step_frame_longest_ns, "longest step of the core for a frame, ns (gauge)")                                       \
-    X(step_tick_longest_ns, "longest step of the core for its own work, ns (gauge)")                                   \
-    X(step_close_longest_ns, "longest step of the core for a connection's end, ns (gauge)")                            \
-    X(step_run_longest_ns, "longest that the loop's thread ran in a step of the core, ns (gauge)")
+    X(turn_longest_ns, "longest turn of the loop without waiting (gauge)")                                             \
+    X(step_frame_longest_ns, "longest step of the core for a frame (gauge)")                                           \
+    X(step_tick_longest_ns, "longest step of the core for its own work (gauge)")                                       \
+    X(step_close_longest_ns, "longest step of the core for a connection's end (gauge)")                                \
+    X(step_run_longest_ns, "longest that the loop's thread ran in a step of the core (gauge)")
 
 typedef struct {
 #define KVP_SERVER_STAT_FIELD(name, help) uint64_t name;

@@ -2,6 +2,8 @@
  * The node's figures over HTTP. Each request gets a fresh copy of kvp_node_info. */
 #include "node/daemon/admin.h"
 
+#include "common/daemon/process.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -161,7 +163,8 @@ kvp_node_admin_init(kvp_node_admin_t *admin, kvp_http_t *http, kvp_node_t *node)
     admin->node = node;
     admin->metrics = kvp_metrics_create();
     if (admin->metrics == NULL) return KVP_NOMEM;
-    err = add_figures(admin);
+    err = kvp_process_add(admin->metrics);
+    if (err == KVP_OK) err = add_figures(admin);
     if (err == KVP_OK) err = kvp_http_route(http, "GET", "/health", on_health, admin);
     if (err == KVP_OK) err = kvp_http_route(http, "GET", "/metrics", on_metrics, admin);
     return err;

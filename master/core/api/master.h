@@ -7,6 +7,7 @@
 
 #include "common/buf.h"
 #include "master/core/base/conf.h"
+#include "master/core/base/ratio.h"
 #include "proto/frame.h"
 #include "proto/wire.h"
 
@@ -162,6 +163,27 @@ bool kvp_master_tell(kvp_master_t *master, uint32_t *cursor, uint32_t most, kvp_
 
 /* kvp_master_stats copies the master's statistics (base/conf.h). */
 void kvp_master_stats(const kvp_master_t *master, kvp_master_stats_t *stats_out);
+
+/* A node's memory or its SSD tier, and a tenant, for metrics with labels. */
+typedef struct {
+    char name[KVP_NAME_MAX + 1]; /* name of the node */
+    bool is_tier, is_up;
+    uint64_t size_bytes, used_bytes, objects;
+} kvp_master_node_t;
+
+#define KVP_CURVE_TIMES 6u /* sizes of memory for which a curve is shown: 1/4, 1/2, 1, 2, 4, 8 times the pool's */
+typedef struct {
+    char name[KVP_TENANT_NAME_MAX + 1]; /* "" = all tenants together */
+    uint64_t objects, used_bytes;
+    kvp_askcount_t minute, hour;
+    bool has_curve;
+    double curve[KVP_CURVE_TIMES]; /* estimated hit ratios */
+} kvp_master_tenant_t;
+
+/* kvp_master_nodes writes at most max segments and returns their number. kvp_master_tenants writes the whole pool, then
+ * the tenants with the most bytes, at most max together; the rest of the tenants is in the pool's figures only. */
+uint32_t kvp_master_nodes(const kvp_master_t *master, kvp_master_node_t *nodes_out, uint32_t max);
+uint32_t kvp_master_tenants(const kvp_master_t *master, kvp_master_tenant_t *tenants_out, uint32_t max);
 
 /* kvp_master_note_times passes two statistics that need a clock, for Status: step_longest_ns and answer_longest_ns. */
 void kvp_master_note_times(kvp_master_t *master, uint64_t step_longest_ns, uint64_t answer_longest_ns);

@@ -129,8 +129,8 @@ typedef struct {
     X(adopted, "unknown objects that nodes reported")                                                                  \
     X(log_records, "records written to the log, or followed")                                                          \
     X(log_record_bytes, "bytes of them")                                                                               \
-    X(step_longest_ns, "longest step of the core, ns (gauge)")                                                         \
-    X(answer_longest_ns, "longest from a readable request to its answer, ns (gauge)")
+    X(step_longest_ns, "longest step of the core (gauge)")                                                             \
+    X(answer_longest_ns, "longest from a readable request to its answer (gauge)")
 
 typedef struct {
 #define KVP_MASTER_STAT_FIELD(name, help) uint64_t name;

@@ -18,6 +18,7 @@
 #include "proto/wire.h"
 
 #include <stdio.h>
+#include <string.h>
 
 void
 kvp_master_stats(const kvp_master_t *m, kvp_master_stats_t *stats_out)
@@ -28,6 +29,8 @@ kvp_master_stats(const kvp_master_t *m, kvp_master_stats_t *stats_out)
     stats_out->memory_bytes = kvp_objindex_memory_bytes(m->cat.index) + m->space.slab_bytes +
                               (uint64_t)m->prot.gone.cap * sizeof(kvp_digestmap_at_t);
 }
+
+#define KVP_TENANTS_SHOWN 32u /* most tenants in metrics */
 
 /* Adds the log's segments to the statistics of a standby, to which no node is connected. */
 static void
@@ -234,4 +237,70 @@ kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
     kvp_frame_end(out, at);
+}
+
+/* ---- figures with labels */
+uint32_t
+kvp_master_nodes(const kvp_master_t *m, kvp_master_node_t *nodes_out, uint32_t max)
+{
+    uint32_t n = 0;
+
+    kvp_list_foreach (pos, &m->cat.segments) {
+        const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
+        const char *end = strrchr(g->name, '/');
+        kvp_master_node_t *node = &nodes_out[n];
+
+        if (g->life == KVP_SEGMENT_DROPPED || n == max) continue;
+        /* the name of a tier is that of its node with "/ssd" behind it */
+        snprintf(node->name, sizeof node->name, "%.*s",
+                 (int)(g->is_tier && end != NULL ? (size_t)(end - g->name) : strlen(g->name)), g->name);
+        node->is_tier = g->is_tier;
+        node->is_up = g->state == KVP_SEG_UP;
+        node->size_bytes = g->size_bytes;
+        node->used_bytes = g->used_bytes;
+        node->objects = g->objects;
+        n++;
+    }
+    return n;
+}
+
+static void
+describe_asked(const kvp_master_t *m, const kvp_ratio_t *ratio, const kvp_curve_t *curve, kvp_master_tenant_t *to)
+{
+    if (ratio != NULL) {
+        to->minute = kvp_ratio_minute(ratio, m->ctx.now_ns);
+        to->hour = kvp_ratio_hour(ratio, m->ctx.now_ns);
+    }
+    to->has_curve = curve != NULL;
+    for (uint32_t i = 0; curve != NULL && i < KVP_CURVE_TIMES; i++)
+        to->curve[i] = kvp_curve_hits(curve, m->ctx.st.size_bytes / 4 << i);
+}
+
+uint32_t
+kvp_master_tenants(const kvp_master_t *m, kvp_master_tenant_t *tenants_out, uint32_t max)
+{
+    const kvp_tenant_t *top[KVP_TENANTS_SHOWN];
+    uint32_t n = 0;
+
+    tenants_out[0] = (kvp_master_tenant_t){.objects = m->ctx.st.objects, .used_bytes = m->ctx.st.used_bytes};
+    describe_asked(m, &m->cat.asks.ratio, m->cat.asks.curve, &tenants_out[0]);
+    for (uint32_t i = 0; i < m->cat.tenants.limit; i++) {
+        const kvp_tenant_t *t = kvp_ptab_get(&m->cat.tenants, i);
+        uint32_t at = n < KVP_TENANTS_SHOWN ? n : KVP_TENANTS_SHOWN - 1;
+
+        if (t == NULL || (n == KVP_TENANTS_SHOWN && top[at]->used_bytes >= t->used_bytes)) continue;
+        if (n < KVP_TENANTS_SHOWN) n++;
+        for (; at > 0 && top[at - 1]->used_bytes < t->used_bytes; at--)
+            top[at] = top[at - 1];
+        top[at] = t;
+    }
+    if (n > max - 1) n = max - 1;
+    for (uint32_t i = 0; i < n; i++) {
+        kvp_master_tenant_t *to = &tenants_out[1 + i];
+
+        *to = (kvp_master_tenant_t){.objects = top[i]->objects, .used_bytes = top[i]->used_bytes};
+        snprintf(to->name, sizeof to->name, "%s", name_of(top[i]));
+        describe_asked(m, top[i]->ratio, kvp_asks_curve(&m->cat, top[i]), to);
+    }
+    return n + 1;
 }
