@@ -127,6 +127,15 @@ kvp_admin_init(kvp_admin_t *admin)
                                     KVP_METRIC_LATENCY_BOUNDS, 1e-9, times[i].to);
         if (err != KVP_OK) goto fail;
     }
+    for (size_t i = 0; i < KVP_TIMED_CALLS; i++) {
+        char labels[64];
+
+        snprintf(labels, sizeof labels, "call=\"%s\"", kvp_timed_calls[i].name);
+        err = kvp_metrics_histogram(admin->metrics, "kvpool_master_call_seconds", labels,
+                                    "work of the core for one message, which may have many keys",
+                                    kvp_metric_latency_bounds, KVP_METRIC_LATENCY_BOUNDS, 1e-9, &admin->times.calls[i]);
+        if (err != KVP_OK) goto fail;
+    }
     return KVP_OK;
 fail:
     kvp_admin_fini(admin);

@@ -290,16 +290,6 @@ kvp_metrics_histogram(kvp_metrics_t *metrics, const char *name, const char *labe
     return err;
 }
 
-void
-kvp_histogram_add(kvp_histogram_t *histogram, uint64_t value)
-{
-    size_t i = 0;
-    while (i < histogram->bound_count && value > histogram->bounds[i])
-        i++;
-    atomic_fetch_add_explicit(&histogram->buckets[i], 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&histogram->sum, value, memory_order_relaxed);
-}
-
 static void
 begin_sample(kvp_buf_t *text, const family_t *family, const char *suffix, const char *labels)
 {

@@ -24,7 +24,16 @@ typedef struct {
 /* Returns the value of a gauge or counter. It is called when the metrics are rendered, on the rendering thread. */
 typedef double (*kvp_gauge_fn)(void *arg);
 
-void kvp_histogram_add(kvp_histogram_t *histogram, uint64_t value);
+static inline void
+kvp_histogram_add(kvp_histogram_t *histogram, uint64_t value)
+{
+    size_t i = 0;
+
+    while (i < histogram->bound_count && value > histogram->bounds[i])
+        i++;
+    atomic_fetch_add_explicit(&histogram->buckets[i], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&histogram->sum, value, memory_order_relaxed);
+}
 
 /* kvp_metrics_create returns NULL without memory. kvp_metrics_destroy frees all registered metrics. */
 kvp_metrics_t *kvp_metrics_create(void);

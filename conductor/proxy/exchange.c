@@ -436,6 +436,7 @@ on_answer_bytes(void *arg, const void *bytes, size_t len)
     kvp_exchange_t *x = arg;
 
     hear_server(x);
+    if (x->first_ns == 0) x->first_ns = kvp_now_ns();
     if (!x->is_passed && x->out.len == 0 && is_stream(x)) note_error_event(x, bytes, len);
     if (x->status >= 500) return true;
     kvp_buf_append(&x->out, bytes, len);
@@ -497,6 +498,19 @@ answer_busy(kvp_exchange_t *x)
     x->on_news(x);
 }
 
+/* Counts the time that the server's whole answer took. */
+static void
+note_latency(kvp_exchange_t *x)
+{
+    const uint64_t now_ns = kvp_now_ns();
+    kvp_latency_t *latency;
+
+    pthread_mutex_lock(&x->shared->lock);
+    latency = x->shared->fleet.servers[x->server].latency;
+    kvp_latency_add(latency, (x->first_ns == 0 ? now_ns : x->first_ns) - x->begun_ns, now_ns - x->begun_ns);
+    pthread_mutex_unlock(&x->shared->lock);
+}
+
 static void
 on_answer_end(void *arg, const char *why, kvp_call_fate_t fate)
 {
@@ -504,8 +518,10 @@ on_answer_end(void *arg, const char *why, kvp_call_fate_t fate)
     x->call = NULL;
     if (end_locally(x, why, fate)) return;
     const bool was_delivered = note_delivery(x, why, x->status, fate);
+    if (why != NULL || x->status >= 500 || x->status == BUSY) x->first_ns = 0; /* another server may answer */
     if (why == NULL && x->status != BUSY && x->out.err != KVP_OK) why = "out of memory";
     if (why == NULL && x->status < 500 && x->status != BUSY) {
+        note_latency(x);
         end_server(x, KVP_SERVER_DID);
         x->state = KVP_X_WHOLE;
         x->on_news(x);
@@ -702,6 +718,7 @@ kvp_exchange_begin(kvp_exchange_t *x)
     const char *why;
 
     kvp_count(&x->shared->stats.requests);
+    x->begun_ns = kvp_now_ns();
     if (x->id[0] == '\0') make_id(x->shared, x->id, sizeof x->id);
     x->state = KVP_X_ANSWER;
     if (!kvp_exchange_is_get(x)) {

@@ -102,6 +102,7 @@ typedef struct kvp_exchange {
     char engine[KVP_FLEET_ENGINE_MAX + 1], transfer[40];
     char why[256]; /* text of the last failure of a server for this request */
 
+    uint64_t begun_ns, first_ns; /* time of the request; of the first byte of the last server's answer, 0 = none */
     uint32_t status; /* HTTP status of the answer; 0 = no answer yet */
     char type[128];
     int64_t length; /* length of the answer's body; -1 = unknown */

@@ -39,7 +39,9 @@ kvp_fleet_add(kvp_fleet_t *f, kvp_server_role_t role, const char *url, const cha
     if (at == KVP_FLEET_MAX) return KVP_SERVER_NONE;
     if (at == f->n) f->n++;
     free(f->servers[at].ranks);
-    f->servers[at] = (kvp_fleet_server_t){.role = role, .answers = f->servers[at].answers + 1};
+    free(f->servers[at].latency);
+    f->servers[at] =
+        (kvp_fleet_server_t){.role = role, .answers = f->servers[at].answers + 1, .latency = kvp_latency_create()};
     strcpy(f->servers[at].url, url);
     strcpy(f->servers[at].bootstrap, bootstrap);
     return at;
@@ -343,6 +345,8 @@ kvp_fleet_end_rank(kvp_fleet_t *f, uint32_t server, uint32_t rank)
 void
 kvp_fleet_fini(kvp_fleet_t *f)
 {
-    for (uint32_t i = 0; i < f->n; i++)
+    for (uint32_t i = 0; i < f->n; i++) {
         free(f->servers[i].ranks);
+        free(f->servers[i].latency);
+    }
 }

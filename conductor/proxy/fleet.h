@@ -11,6 +11,7 @@
 #define KVP_CONDUCTOR_PROXY_FLEET_H
 
 #include "common/base.h"
+#include "conductor/proxy/latency.h"
 
 #include <stdatomic.h>
 
@@ -65,6 +66,7 @@ typedef struct {
     uint64_t until_ns; /* earliest time of the next check of a left-out server */
     uint64_t ranks_until_ns; /* the ranks are valid until this time; then the bootstrap server is asked again */
     uint64_t requests, failures;
+    kvp_latency_t *latency; /* owned; NULL = there was no memory */
 } kvp_fleet_server_t;
 
 typedef struct {

@@ -32,6 +32,7 @@
 #include <unistd.h>
 
 #define BODY_MAX (32u << 20)
+#define METRICS_MAX (16u << 20)
 #define REQUESTS_MAX 4096u
 #define PIECE_BYTES (16u << 10)
 #define CONNECTION_TIMEOUT_S 30u /* an idle connection of a client is closed after this time */
@@ -258,10 +259,29 @@ on_health(kvp_proxy_shared_t *p, struct MHD_Connection *conn, bool is_check)
     return answer_now(conn, is_ok ? 200 : 503, "application/json", text, (size_t)n);
 }
 
+/* Writes the latencies of the present servers. */
+static void
+write_latencies(kvp_proxy_shared_t *p, bool is_whole, kvp_buf_t *out)
+{
+    static const char *const roles[KVP_SERVER_ROLES] = {"replica", "prefill", "decode"};
+
+    kvp_latency_head(is_whole, out);
+    pthread_mutex_lock(&p->lock);
+    for (uint32_t i = 0; i < p->fleet.n; i++) {
+        const kvp_fleet_server_t *server = &p->fleet.servers[i];
+
+        if (server->is_gone || server->latency == NULL || server->role == KVP_SERVER_PREFILL) continue;
+        kvp_latency_write(server->latency, is_whole, server->url, roles[server->role], out);
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
 static enum MHD_Result
 on_metrics(kvp_proxy_shared_t *p, struct MHD_Connection *conn)
 {
     char text[2048];
+    enum MHD_Result result;
+    kvp_buf_t all;
     int n = 0;
 
 #define COUNTER(name, help, value)                                                                                     \
@@ -282,7 +302,16 @@ on_metrics(kvp_proxy_shared_t *p, struct MHD_Connection *conn)
                   "# HELP kvpool_proxy_uploads requests whose bodies are still coming\n"
                   "# TYPE kvpool_proxy_uploads gauge\nkvpool_proxy_uploads %u\n",
                   atomic_load(&p->open), kvp_places_uploads(&p->places));
-    return answer_now(conn, 200, "text/plain; version=0.0.4; charset=utf-8", text, (size_t)n);
+    kvp_buf_init(&all, METRICS_MAX);
+    kvp_buf_append(&all, text, (size_t)n);
+    for (int is_whole = 0; is_whole < 2; is_whole++)
+        write_latencies(p, is_whole != 0, &all);
+    if (all.err == KVP_OK)
+        result = answer_now(conn, 200, "text/plain; version=0.0.4; charset=utf-8", (const char *)all.data, all.len);
+    else
+        result = answer_now(conn, 503, "text/plain", "out of memory", 13);
+    kvp_buf_fini(&all);
+    return result;
 }
 
 /* ---- connections of clients */

@@ -315,7 +315,9 @@ handle_frame(kvp_server_conn_t *conn, const kvp_frame_t *frame)
     const uint64_t now = kvp_server_begin(server);
     conn->asked_ns = conn->received_ns;
     kvp_master_on_frame(server->master, conn->id, frame, now);
-    conn->share_ns -= (int64_t)kvp_min_u64(kvp_server_end_step(server, KVP_STEP_FRAME, now) - now, OVERRUN_NS);
+    const uint64_t took_ns = kvp_server_end_step(server, KVP_STEP_FRAME, now) - now;
+    kvp_times_call(server->times, frame->hdr.opcode, took_ns);
+    conn->share_ns -= (int64_t)kvp_min_u64(took_ns, OVERRUN_NS);
     kvp_server_hand_on(server, conn);
     const bool is_mute = kvp_server_is_mute(server); /* the core may not answer yet: give it no more requests */
     if (conn->end != KVP_CONN_OPEN || (conn->waiting.len <= WRITE_BYTES && !is_mute)) return;

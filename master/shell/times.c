@@ -2,6 +2,14 @@
  * Histograms and maxima of the loop's times; times.h explains how they are measured. */
 #include "master/shell/times.h"
 
+#include "proto/wire.h"
+
+const struct kvp_timed_call kvp_timed_calls[KVP_TIMED_CALLS] = {
+    {KVP_OP_PUT_BEGIN, "put_begin"}, {KVP_OP_PUT_COMMIT, "put_commit"}, {KVP_OP_GET, "get"},
+    {KVP_OP_EXISTS, "exists"},       {KVP_OP_LOOKUP, "lookup"},         {KVP_OP_REMOVE, "remove"},
+    {KVP_OP_USED, "used"},           {KVP_OP_RELEASE, "release"},
+};
+
 static bool
 add_time(kvp_histogram_t *histogram, uint64_t *longest, uint64_t ns)
 {
@@ -28,6 +36,13 @@ kvp_times_step(kvp_times_t *times, kvp_step_kind_t kind, uint64_t began, uint64_
     const uint64_t longest = kvp_times_step_longest(times), took = now - began;
     (void)add_time(times->runs, &times->run_longest_ns, took - kvp_min_u64(took, waited_ns));
     return add_time(times->steps, &times->step_longest_ns[kind], took) && took > longest;
+}
+
+void
+kvp_times_call(kvp_times_t *times, uint8_t opcode, uint64_t took_ns)
+{
+    for (uint32_t i = 0; i < KVP_TIMED_CALLS; i++)
+        if (kvp_timed_calls[i].opcode == opcode && times->calls[i] != NULL) kvp_histogram_add(times->calls[i], took_ns);
 }
 
 bool

@@ -16,11 +16,19 @@
 
 typedef enum { KVP_STEP_FRAME, KVP_STEP_TICK, KVP_STEP_CLOSE, KVP_STEP_KINDS } kvp_step_kind_t;
 
+/* The messages whose times are measured apart. */
+#define KVP_TIMED_CALLS 8u
+extern const struct kvp_timed_call {
+    uint8_t opcode; /* kvp_op_t */
+    const char *name; /* name of the call in metrics */
+} kvp_timed_calls[KVP_TIMED_CALLS];
+
 typedef struct {
     /* Histograms in ns; borrowed; each may be NULL (not wanted). */
     kvp_histogram_t *turns; /* durations of turns, without the waiting for events */
     kvp_histogram_t *steps; /* durations of single calls of the core */
     kvp_histogram_t *runs; /* times that the thread really ran in a call of the core */
+    kvp_histogram_t *calls[KVP_TIMED_CALLS]; /* durations of the core's work for one message, by kvp_timed_calls */
     kvp_histogram_t *answers; /* times that requests waited for answers; one for each write of answers */
 
     uint64_t turn_longest_ns, answer_longest_ns;
@@ -72,6 +80,9 @@ bool kvp_times_end(kvp_times_t *times, uint64_t now);
  * return true if the time was the longest so far. */
 bool kvp_times_step(kvp_times_t *times, kvp_step_kind_t kind, uint64_t began, uint64_t now, uint64_t waited_ns);
 bool kvp_times_answer(kvp_times_t *times, uint64_t asked_ns, uint64_t now);
+
+/* kvp_times_call records the duration of the core's work for one message, if its opcode is in kvp_timed_calls. */
+void kvp_times_call(kvp_times_t *times, uint8_t opcode, uint64_t took_ns);
 
 /* kvp_times_step_longest returns the duration of the longest call of the core, of any kind. */
 uint64_t kvp_times_step_longest(const kvp_times_t *times);

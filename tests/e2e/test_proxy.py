@@ -4,7 +4,9 @@ import contextlib
 import http.client
 import http.server
 import json
+import shutil
 import socket
+import subprocess
 import threading
 import time
 
@@ -220,6 +222,23 @@ def test_pages_of_other_origins(site, bench):
     for bad in ("chat.example", "https://chat.example/", "*,https://a", "https://a,", ""):
         r = bench.run("kvpool-conductor", "--http", "127.0.0.1:0", "--proxy", "127.0.0.1:0", "--replica", b.url, f"--allow-origin={bad}")
         assert r.rc == 1 and "--allow-origin" in r.err
+
+
+def test_latencies_by_server(site):
+    """Fails if a server's answers are not in its histograms, if promtool finds fault, or if a removed server stays."""
+    proxy, a, b = site("replica", "replica")
+    for _ in range(6):
+        assert proxy.post(BODY)[0] == 200
+    text = proxy.get("/metrics")[1].decode()
+    if shutil.which("promtool"):
+        assert subprocess.run(["promtool", "check", "metrics"], input=text.encode(), check=True, capture_output=True).stdout == b""
+    for name in ("first_byte", "answer"):
+        for server in (a, b):
+            labels = f'{{server="{server.url}",role="replica"}}'
+            assert f"kvpool_proxy_{name}_seconds_count{labels} 3\n" in text, text
+            assert 0 < float(text.split(f"kvpool_proxy_{name}_seconds_sum{labels} ")[1].split()[0]) < 60
+    assert proxy.servers("DELETE", {"url": b.url, "role": "replica"})[0] == 200
+    assert b.url not in proxy.get("/metrics")[1].decode()
 
 
 def test_prefill_and_decode(site):

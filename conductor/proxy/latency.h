@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How long the servers of a proxy take: histograms of the time to the first byte of an answer, which for a stream is
+ * the time to first token, and of the time to its end. */
+#ifndef KVP_CONDUCTOR_PROXY_LATENCY_H
+#define KVP_CONDUCTOR_PROXY_LATENCY_H
+
+#include "common/buf.h"
+#include "common/daemon/metrics.h"
+
+typedef struct {
+    kvp_histogram_t first, whole; /* in ns */
+} kvp_latency_t;
+
+/* kvp_latency_create returns NULL without memory. kvp_latency_add counts an answer: first_ns and whole_ns are the times
+ * from the client's request; a NULL latency is ignored. Any thread. */
+kvp_latency_t *kvp_latency_create(void);
+void kvp_latency_add(kvp_latency_t *latency, uint64_t first_ns, uint64_t whole_ns);
+
+/* kvp_latency_head begins a metric for Prometheus: is_whole selects that of the whole answer. kvp_latency_write appends
+ * one server's values. */
+void kvp_latency_head(bool is_whole, kvp_buf_t *out);
+void kvp_latency_write(const kvp_latency_t *latency, bool is_whole, const char *url, const char *role, kvp_buf_t *out);
+
+#endif
