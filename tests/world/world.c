@@ -360,6 +360,7 @@ world_open(const kvp_master_conf_t *conf)
     w->seed = conf->seed != 0 ? conf->seed : 0x9e3779b97f4a7c15ull;
     if (w->conf.term == 0) w->conf.term = 3;
     if (w->conf.digest_seed == 0) w->conf.digest_seed = 77;
+    if (w->conf.departed_bytes == 0) w->conf.departed_bytes = 64 << 10;
     if (w->conf.node_grace_ns == 0) w->conf.node_grace_ns = 5 * SEC;
     if (w->conf.host_id == NULL) w->conf.host_id = "master-host";
     memset(w->conf.pool_id, 0x5a, sizeof w->conf.pool_id);

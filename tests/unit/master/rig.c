@@ -154,6 +154,26 @@ listed(peer_t *c)
     return n;
 }
 
+kvp_cause_t
+cause_of(peer_t *c, const char *key)
+{
+    Kvp__Pb__Explain head = KVP__PB__EXPLAIN__INIT;
+    Kvp__Pb__ExplainReply *reply;
+    kvp_cause_t cause;
+    kvp_pb_t pb;
+    reply_t *r;
+
+    head.key = (ProtobufCBinaryData){strlen(key), (uint8_t *)key};
+    r = peer_reply(c, peer_send(c, KVP_OP_EXPLAIN, 0, &head.base, NULL, 0));
+    reply = kvp_pb_unpack(&pb, &kvp__pb__explain_reply__descriptor, &r->frame);
+    assert_non_null(reply);
+    assert_int_equal(reply->n_found, 1);
+    cause = reply->found[0]->cause;
+    kvp_pb_free(&pb, reply);
+    reply_free(r);
+    return cause;
+}
+
 void
 tenant_info(peer_t *c, Kvp__Pb__TenantInfo *out)
 {

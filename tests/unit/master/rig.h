@@ -63,6 +63,7 @@ void granted(peer_t *c, uint64_t id, kvp_err_t err);
 kvp_err_t put_told(peer_t *c, const char *key, uint64_t len);
 uint64_t bump_begun(peer_t *c, uint32_t wait_ms); /* the request */
 uint32_t listed(peer_t *c); /* how many keys LIST tells, which must be one page of them */
+kvp_cause_t cause_of(peer_t *c, const char *key); /* what EXPLAIN says of it, for the client's tenant */
 void tenant_info(peer_t *c, Kvp__Pb__TenantInfo *out); /* of its tenant; its name until the next */
 
 #endif

@@ -53,6 +53,7 @@ RIG_TEST(test_told_of_what_was_never_written, pool)
     assert_int_equal(g->na->retires_n, 1);
     assert_int_equal(world_stats(g->w).used_bytes, 0);
     assert_false(exists(g->c, "key"));
+    assert_int_equal(cause_of(g->c, "key"), KVP_CAUSE_UNREADABLE);
     assert_int_equal(put(g->c, "key", LEN), KVP_OK);
 }
 

@@ -142,6 +142,20 @@ RIG_TEST_ON(test_get_that_does_not_wait, .conf = plain, .size = MEMORY)
     tier_drop(g->a, digest_of(g->w, "key/2"), UINT64_MAX); /* the disk has lost it */
     assert_int_equal(get_waiting(g->c, "key/2", 500, NULL, NULL), KVP_NOT_FOUND);
     assert_false(exists(g->c, "key/2"));
+    assert_int_equal(cause_of(g->c, "key/2"), KVP_CAUSE_LOST_SSD);
+    end_tier(g, tier);
+}
+
+/* Fails if a load that its node does not answer is not the cause that EXPLAIN gives. */
+RIG_TEST_ON(test_load_under_way_is_a_cause, .conf = plain, .size = MEMORY)
+{
+    const uint32_t tier = begin_tier(g);
+
+    put_all(g->c, 0, 32);
+    g->na->policy = NODE_STOPPED;
+    assert_int_equal(get_waiting(g->c, "key/0", 0, NULL, NULL), KVP_RETRY_AFTER);
+    assert_int_equal(cause_of(g->c, "key/0"), KVP_CAUSE_LOADING);
+    g->na->policy = NODE_FREE_NOW;
     end_tier(g, tier);
 }
 
@@ -355,6 +369,7 @@ RIG_TEST_ON(test_tier_that_is_full, .conf = plain, .size = MEMORY)
     put_all(g->c, 0, 48);
     assert_int_equal(existing(g->c, 0, 48), 16);
     assert_true(world_stats(g->w).tier_missed >= 32);
+    assert_int_equal(cause_of(g->c, "key/0"), KVP_CAUSE_EVICTED_UNWRITTEN);
     end_tier(g, tier);
 }
 
