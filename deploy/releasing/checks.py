@@ -47,6 +47,14 @@ def check_assertions(path: Path) -> "list[str]":
     return [] if path.name in ("kvpool-keeper", CURL) or ("__assert_fail", False) in symbols(path) else [f"{path.name} was compiled without assertions (NDEBUG)"]
 
 
+def check_loaded(path: Path) -> "list[str]":
+    """These libraries are loaded at run time, where they are there. A build that does not find their headers leaves the code out."""
+    if path.name != "kvpool-node" and not path.name.startswith("libkvpool.so"):
+        return []
+    content = path.read_bytes()
+    return [f"{path.name} does not load {name}" for name in ("libibverbs.so.1", "librdmacm.so.1", "libcuda.so.1") if name.encode() not in content]
+
+
 def check_hidden(path: Path) -> "list[str]":
     """A function that can be seen from outside may take the place of another one of that name in the process."""
     shown = sorted(name for name, is_defined in symbols(path) if is_defined and PRIVATE.match(name) and
@@ -90,5 +98,5 @@ def check_release(stage: Path, target: Target, work: Path, log: Path, others: "l
     for path in sorted(path for path in stage.rglob("*") if path.is_file() and not path.is_symlink()):
         if path.open("rb").read(4) == b"\x7fELF":
             complaints += check_machine(path, target) + check_needs(path, target) + check_glibc(path) + check_assertions(path)
-            complaints += check_hidden(path) + check_folders(path, [work, *others])
+            complaints += check_loaded(path) + check_hidden(path) + check_folders(path, [work, *others])
     return complaints

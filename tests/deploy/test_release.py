@@ -165,6 +165,13 @@ def test_check_finds_the_name_of_the_build_folder(tools, tmp_path):
     assert checks.check_folders(tools.work / "leak", [tmp_path]) == [f"leak contains the name of the folder {tmp_path}"]
 
 
+def test_check_finds_a_build_without_rdma(tools):
+    text = 'const char *loads(void);\nconst char *loads(void) { return "libibverbs.so.1 librdmacm.so.1 libcuda.so.1"; }\n'
+    assert checks.check_loaded(compiled(tools, text, "-shared", "-fPIC", name="libkvpool.so.0")) == []
+    bare = compiled(tools, text.replace("libibverbs.so.1", ""), "-shared", "-fPIC", name="libkvpool.so.0")
+    assert checks.check_loaded(bare) == ["libkvpool.so.0 does not load libibverbs.so.1"]
+
+
 def test_check_finds_functions_of_libraries_that_can_be_seen(tools):
     library = compiled(tools, "int curl_easy_init(void);\nint curl_easy_init(void) { return 0; }\n", "-shared", "-fPIC", name="lib.so")
     assert checks.check_hidden(library) == ["lib.so shows 1 functions of the libraries in it, such as curl_easy_init"]
