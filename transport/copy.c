@@ -14,7 +14,37 @@
 #define LINE_BYTES 64u
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
+#include <stdatomic.h>
+
+#define AVX_STATE 6u /* bits of XCR0: the system saves the registers of SSE and AVX */
+
+static bool
+ask_processor(void)
+{
+    unsigned a, b, c, d, low, high;
+
+    if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & bit_OSXSAVE) == 0) return false;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    if ((low & AVX_STATE) != AVX_STATE) return false;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & bit_AVX2) != 0;
+}
+
+/* The answer is kept, because a virtual machine takes microseconds for it. The compiler's own function for this is not
+ * used: with zig, which builds the releases, it always returns false. */
+bool
+kvp_copy_has_avx2(void)
+{
+    static _Atomic int known; /* 0 = not asked yet, 1 = no, 2 = yes */
+    int answer = atomic_load_explicit(&known, memory_order_relaxed);
+
+    if (answer == 0) {
+        answer = ask_processor() ? 2 : 1;
+        atomic_store_explicit(&known, answer, memory_order_relaxed);
+    }
+    return answer == 2;
+}
 
 /* stream_sse2 and stream_avx2 copy with non-temporal stores. dst is aligned to 64, and n is a multiple of 128. */
 static void
@@ -54,7 +84,7 @@ copy_stream(uint8_t *dst, const uint8_t *src, size_t n)
     size_t body = (n - head) & ~(size_t)127;
 
     memcpy(dst, src, head);
-    if (__builtin_cpu_supports("avx2"))
+    if (kvp_copy_has_avx2())
         stream_avx2(dst + head, src + head, body);
     else
         stream_sse2(dst + head, src + head, body);
@@ -67,6 +97,12 @@ kvp_copy_fence(void)
     _mm_sfence();
 }
 #else
+bool
+kvp_copy_has_avx2(void)
+{
+    return false;
+}
+
 static void
 copy_stream(uint8_t *dst, const uint8_t *src, size_t n)
 {

@@ -18,6 +18,9 @@ void kvp_copy(void *dst, const void *src, size_t n);
 void kvp_copy_part(void *dst, const void *src, size_t n, uint64_t whole);
 void kvp_copy_fence(void);
 
+/* kvp_copy_has_avx2 returns whether this processor and its system have AVX2. */
+bool kvp_copy_has_avx2(void);
+
 /* The state of a copy in pieces that computes the checksum of kvp_sum in the same pass. The checksum is of the bytes
  * that were stored, even if the source changes during the copy. The caller owns the state; nothing has to be freed. */
 typedef struct {

@@ -196,22 +196,11 @@ run_avx2(kvp_copy_sum_t *cs, uint8_t *dst, const uint8_t *src, size_t n, store_t
         run_avx2_as(cs, NULL, src, n, STORE_NONE);
 }
 
-static bool
-has_avx2(void)
-{
-    return __builtin_cpu_supports("avx2");
-}
 #else
 static void
 run_avx2(kvp_copy_sum_t *cs, uint8_t *dst, const uint8_t *src, size_t n, store_t store)
 {
     (void)cs, (void)dst, (void)src, (void)n, (void)store;
-}
-
-static bool
-has_avx2(void)
-{
-    return false;
 }
 #endif
 
@@ -219,7 +208,7 @@ has_avx2(void)
 static void
 sum_stripes(kvp_copy_sum_t *cs, uint8_t *dst, const uint8_t *src, size_t n, store_t store)
 {
-    if (has_avx2())
+    if (kvp_copy_has_avx2())
         run_avx2(cs, dst, src, n, store);
     else
         run_portable(cs, dst, src, n, store);
