@@ -9,7 +9,7 @@
 kvp_packages_build=(gcc libc6-dev meson ninja-build pkg-config protobuf-c-compiler libprotobuf-c-dev libuv1-dev
     libxxhash-dev libjemalloc-dev libjson-c-dev libmicrohttpd-dev libpcre2-dev libibverbs-dev librdmacm-dev
     liburing-dev libcurl4-openssl-dev libzmq3-dev libmsgpack-dev python3)
-kvp_packages_test=(libcmocka-dev etcd-server openssl chromium curl iproute2 prometheus python3-pytest python3-pytest-xdist)
+kvp_packages_test=(libcmocka-dev etcd-server openssl chromium curl iproute2 python3-pytest python3-pytest-xdist)
 kvp_packages_fuzz=(clang) # and clang's sanitizer run-time, whose name carries clang's version
 kvp_packages_python=(python3-dev python3-venv python3-pip)
 kvp_packages_lint=(g++ codespell clang-format shellcheck)
