@@ -2,6 +2,7 @@
 """What a hostile or careless neighbour can do (docs/adr/0026-strangers.md): a case for each way, from a raw socket, with what the
 others lived through meanwhile: longest wait, failed calls, memory of the daemons.
 """
+import contextlib
 import json
 import os
 import pathlib
@@ -349,7 +350,11 @@ def large_node(bench, master, files, *args, memory="2TiB"):
 
 def shared_bytes(pid):
     """What the memory files of a process hold."""
-    return sum(fd.stat().st_blocks * 512 for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir() if "memfd:" in os.readlink(fd))
+    total = 0
+    for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the process closes descriptors meanwhile
+            total += fd.stat().st_blocks * 512 if "memfd:" in os.readlink(fd) else 0
+    return total
 
 
 def test_large_node_starts_with_few_descriptors(bench):
