@@ -2,6 +2,8 @@
  * Writes the metrics of nodes and tenants. Names come from nodes and clients, so they are escaped. */
 #include "master/labelled.h"
 
+#include "common/daemon/metrics.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -12,20 +14,6 @@ kvp_labelled_copy(kvp_labelled_t *f, const kvp_master_t *master)
 {
     f->nodes_n = kvp_master_nodes(master, f->nodes, KVP_LABELLED_NODES);
     f->tenants_n = kvp_master_tenants(master, f->tenants, KVP_LABELLED_TENANTS);
-}
-
-/* Escapes a label's value: backslash, quote and newline, as the exposition format asks. */
-static const char *
-escape_label(const char *text, char to[LABEL_MAX])
-{
-    size_t n = 0;
-
-    for (; *text != '\0' && n + 2 < LABEL_MAX; text++) {
-        if (*text == '\\' || *text == '"' || *text == '\n') to[n++] = '\\';
-        to[n++] = *text == '\n' ? 'n' : *text;
-    }
-    to[n] = '\0';
-    return to;
 }
 
 void
@@ -67,8 +55,8 @@ write_nodes(const kvp_labelled_t *f, kvp_buf_t *out)
     for (uint32_t which = 0; which < KVP_ARRAY_LEN(names); which++) {
         kvp_labelled_head(out, names[which][0], names[which][1]);
         for (uint32_t i = 0; i < f->nodes_n; i++) {
-            snprintf(labels, sizeof labels, "node=\"%s\",tier=\"%s\"", escape_label(f->nodes[i].name, name),
-                     f->nodes[i].is_tier ? "ssd" : "memory");
+            snprintf(labels, sizeof labels, "node=\"%s\",tier=\"%s\"",
+                     kvp_metrics_escape(f->nodes[i].name, name, sizeof name), f->nodes[i].is_tier ? "ssd" : "memory");
             kvp_labelled_value(out, names[which][0], labels, node_value(&f->nodes[i], which));
         }
     }
@@ -92,26 +80,26 @@ write_tenants(const kvp_labelled_t *f, kvp_buf_t *out)
 
     kvp_labelled_head(out, "tenant_objects", "committed objects of a tenant");
     for (uint32_t i = 1; i < f->tenants_n; i++) {
-        snprintf(labels, sizeof labels, "tenant=\"%s\"", escape_label(f->tenants[i].name, name));
+        snprintf(labels, sizeof labels, "tenant=\"%s\"", kvp_metrics_escape(f->tenants[i].name, name, sizeof name));
         kvp_labelled_value(out, "tenant_objects", labels, (double)f->tenants[i].objects);
     }
     kvp_labelled_head(out, "tenant_used_bytes", "bytes of a tenant's extents");
     for (uint32_t i = 1; i < f->tenants_n; i++) {
-        snprintf(labels, sizeof labels, "tenant=\"%s\"", escape_label(f->tenants[i].name, name));
+        snprintf(labels, sizeof labels, "tenant=\"%s\"", kvp_metrics_escape(f->tenants[i].name, name, sizeof name));
         kvp_labelled_value(out, "tenant_used_bytes", labels, (double)f->tenants[i].used_bytes);
     }
     kvp_labelled_head(out, "hit_ratio",
                       "share of the keys that clients asked for that was there; tenant empty = the pool");
     for (uint32_t i = 0; i < f->tenants_n; i++) {
-        write_ratio(out, escape_label(f->tenants[i].name, name), "1m", &f->tenants[i].minute);
-        write_ratio(out, escape_label(f->tenants[i].name, name), "1h", &f->tenants[i].hour);
+        write_ratio(out, kvp_metrics_escape(f->tenants[i].name, name, sizeof name), "1m", &f->tenants[i].minute);
+        write_ratio(out, kvp_metrics_escape(f->tenants[i].name, name, sizeof name), "1h", &f->tenants[i].hour);
     }
     kvp_labelled_head(out, "curve_hit_ratio",
                       "estimated hit ratio with so many times the pool's memory; tenant empty = the pool");
     for (uint32_t i = 0; i < f->tenants_n; i++) {
         for (uint32_t k = 0; f->tenants[i].has_curve && k < KVP_CURVE_TIMES; k++) {
-            snprintf(labels, sizeof labels, "tenant=\"%s\",times=\"%s\"", escape_label(f->tenants[i].name, name),
-                     times[k]);
+            snprintf(labels, sizeof labels, "tenant=\"%s\",times=\"%s\"",
+                     kvp_metrics_escape(f->tenants[i].name, name, sizeof name), times[k]);
             kvp_labelled_value(out, "curve_hit_ratio", labels, f->tenants[i].curve[k]);
         }
     }

@@ -177,10 +177,7 @@ write_copies(const explain_t *x, const Kvp__Pb__Explained *e)
         kvp_jsonw_open(x->w, NULL, '{');
         kvp_jsonw_text(x->w, "node", copy->node);
         kvp_jsonw_text(x->w, "tier", copy->is_tier ? "ssd" : "memory");
-        kvp_jsonw_text(x->w, "state",
-                       copy->state == KVP_SEG_UP         ? "up"
-                       : copy->state == KVP_SEG_DRAINING ? "draining"
-                                                         : "lost");
+        kvp_jsonw_text(x->w, "state", kvp_segment_state_name(copy->state));
         if (!copy->is_tier && x->peers != NULL)
             kvp_jsonw_text(x->w, "transport",
                            kvp_peers_transport(x->peers, copy->segment_id, copy->host_id, copy->transports));

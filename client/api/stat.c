@@ -165,21 +165,6 @@ typedef struct {
     kvp_peers_t *peers;
 } segments_t;
 
-static const char *
-state_name(uint32_t state)
-{
-    switch (state) {
-    case KVP_SEG_UP:
-        return "up";
-    case KVP_SEG_DRAINING:
-        return "draining";
-    case KVP_SEG_LOST:
-        return "lost";
-    default:
-        return "unknown";
-    }
-}
-
 static bool
 write_segment(void *arg, const Kvp__Pb__SegmentInfo *info)
 {
@@ -188,7 +173,7 @@ write_segment(void *arg, const Kvp__Pb__SegmentInfo *info)
 
     kvp_jsonw_open(w, NULL, '{');
     kvp_jsonw_text(w, "node", info->node);
-    kvp_jsonw_text(w, "state", state_name(info->state));
+    kvp_jsonw_text(w, "state", kvp_segment_state_name(info->state));
     if (!info->is_tier)
         kvp_jsonw_text(w, "transport",
                        kvp_peers_transport(s->peers, info->segment_id, info->host_id, info->transports));

@@ -35,6 +35,21 @@ kvp_histogram_add(kvp_histogram_t *histogram, uint64_t value)
     atomic_fetch_add_explicit(&histogram->sum, value, memory_order_relaxed);
 }
 
+/* kvp_metrics_escape copies a label's value with backslash, quote and newline escaped, as the exposition format asks.
+ * It cuts the value to cap, and returns `to`. */
+static inline const char *
+kvp_metrics_escape(const char *text, char *to, size_t cap)
+{
+    size_t n = 0;
+
+    for (; *text != '\0' && n + 2 < cap; text++) {
+        if (*text == '\\' || *text == '"' || *text == '\n') to[n++] = '\\';
+        to[n++] = *text == '\n' ? 'n' : *text;
+    }
+    to[n] = '\0';
+    return to;
+}
+
 /* kvp_metrics_create returns NULL without memory. kvp_metrics_destroy frees all registered metrics. */
 kvp_metrics_t *kvp_metrics_create(void);
 void kvp_metrics_destroy(kvp_metrics_t *metrics);

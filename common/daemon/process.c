@@ -8,36 +8,20 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Reads the process's virtual and resident memory, in pages. */
-static void
-read_pages(unsigned long *virtual_out, unsigned long *resident_out)
+/* The figures of /proc/self/statm, in their order. */
+static const uint32_t virtual_pages = 0, resident_pages = 1;
+
+/* Returns a figure of statm, in bytes; arg points at its index. */
+static double
+read_memory(void *arg)
 {
+    unsigned long pages[2] = {0};
     FILE *f = fopen("/proc/self/statm", "re");
 
-    *virtual_out = *resident_out = 0;
-    if (f == NULL) return;
-    if (fscanf(f, "%lu %lu", virtual_out, resident_out) != 2) *virtual_out = *resident_out = 0;
+    if (f == NULL) return 0;
+    if (fscanf(f, "%lu %lu", &pages[0], &pages[1]) != 2) pages[0] = pages[1] = 0;
     fclose(f);
-}
-
-static double
-read_virtual(void *arg)
-{
-    unsigned long pages, resident;
-
-    (void)arg;
-    read_pages(&pages, &resident);
-    return (double)pages * (double)sysconf(_SC_PAGESIZE);
-}
-
-static double
-read_resident(void *arg)
-{
-    unsigned long pages, resident;
-
-    (void)arg;
-    read_pages(&pages, &resident);
-    return (double)resident * (double)sysconf(_SC_PAGESIZE);
+    return (double)pages[*(const uint32_t *)arg] * (double)sysconf(_SC_PAGESIZE);
 }
 
 static double
@@ -97,8 +81,8 @@ kvp_process_add(kvp_metrics_t *metrics)
         kvp_gauge_fn fn;
         void *arg;
     } gauges[] = {
-        {"process_virtual_memory_bytes", "virtual memory of the process", read_virtual, NULL},
-        {"process_resident_memory_bytes", "memory of the process in RAM", read_resident, NULL},
+        {"process_virtual_memory_bytes", "virtual memory of the process", read_memory, (void *)&virtual_pages},
+        {"process_resident_memory_bytes", "memory of the process in RAM", read_memory, (void *)&resident_pages},
         {"process_open_fds", "open descriptors of the process", read_open_fds, NULL},
         {"process_max_fds", "limit of open descriptors", read_max_fds, NULL},
         {"process_start_time_seconds", "start of the process, in seconds since 1970", read_start, &started},

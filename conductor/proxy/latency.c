@@ -49,19 +49,6 @@ kvp_latency_head(bool is_whole, kvp_buf_t *out)
     kvp_buf_append(out, text, (size_t)n);
 }
 
-/* Escapes a label's value, as the exposition format asks. */
-static void
-escape_url(const char *url, char text[URL_TEXT_MAX + 1])
-{
-    size_t n = 0;
-
-    for (; *url != '\0' && n + 1 < URL_TEXT_MAX; url++) {
-        if (*url == '\\' || *url == '"') text[n++] = '\\';
-        text[n++] = *url == '\n' ? ' ' : *url;
-    }
-    text[n] = '\0';
-}
-
 static void
 write_line(kvp_buf_t *out, const char *name, const char *end, const char *labels, const char *le, double value)
 {
@@ -78,8 +65,8 @@ kvp_latency_write(const kvp_latency_t *latency, bool is_whole, const char *url, 
     char escaped[URL_TEXT_MAX + 1], labels[URL_TEXT_MAX + 64], le[32];
     uint64_t count = 0;
 
-    escape_url(url, escaped);
-    snprintf(labels, sizeof labels, "server=\"%s\",role=\"%s\"", escaped, role);
+    snprintf(labels, sizeof labels, "server=\"%s\",role=\"%s\"", kvp_metrics_escape(url, escaped, sizeof escaped),
+             role);
     for (size_t i = 0; i < KVP_ARRAY_LEN(bounds); i++) {
         count += atomic_load(&h->buckets[i]);
         snprintf(le, sizeof le, ",le=\"%g\"", (double)bounds[i] * 1e-9);

@@ -34,7 +34,6 @@ typedef struct {
     uint32_t position; /* 0 = not used since it became hot */
     uint32_t next; /* of the same head, or of the free list */
     uint32_t heap_at; /* place in the heap of the sampled keys, from 1; 0 = hot */
-    bool is_sized; /* flag: `bytes` is the object's, not the mean */
 } node_t;
 
 typedef struct {
@@ -52,7 +51,6 @@ struct kvp_curve {
     uint64_t sampled_bytes, hot_bytes;
     uint32_t at[POSITIONS + 1]; /* position -> node; NONE = nothing */
     uint32_t position; /* the highest one in use */
-    uint32_t hot_n;
     uint64_t filter[FILTER_BITS / 64];
 
     cell_t cells[CELLS];
@@ -66,10 +64,7 @@ struct kvp_curve {
     uint64_t uses; /* number of uses, nothing forgotten */
 
     uint64_t tracked_max, tracked, hot_tracked, window_ns, faded_ns;
-    struct {
-        uint32_t node;
-        uint64_t hash;
-    } run[KVP_BATCH_MAX];
+    uint64_t run[KVP_BATCH_MAX]; /* hashes of the tracked keys of the present look-up */
 };
 
 /* ---- Fenwick trees */
@@ -282,7 +277,6 @@ promote_key(kvp_curve_t *c, uint64_t hash)
     uint32_t i = find_node(c, hash);
 
     c->filter[hash % FILTER_BITS / 64] |= 1ull << (hash % 64);
-    c->hot_n++;
     if (i == NONE) {
         (void)make_node(c, hash);
         return;
@@ -337,7 +331,6 @@ choose_hot(kvp_curve_t *c)
     least = c->cells_n > KVP_CURVE_HOT ? counts[KVP_CURVE_HOT] : 0;
     least = (uint32_t)kvp_max_u64(least, kvp_max_u64(HOT_MIN, c->hot_min));
     memset(c->filter, 0, sizeof c->filter);
-    c->hot_n = 0;
     for (uint32_t i = 0; i < NODES; i++) { /* keys that are hot no more first: that makes room for new ones */
         const cell_t *cell;
 
@@ -411,7 +404,7 @@ hash_of(kvp_digest_t digest)
 /* Takes `weight` uses of the key into the histogram, whose run so far has this largest distance; returns the new
  * largest one. */
 static double
-count_key(kvp_curve_t *c, uint64_t hash, uint32_t i, double longest)
+count_key(kvp_curve_t *c, uint32_t i, double longest)
 {
     const bool is_of_hot = i != NONE && is_hot(&c->nodes[i]);
 
@@ -425,7 +418,6 @@ count_key(kvp_curve_t *c, uint64_t hash, uint32_t i, double longest)
             return longest;
         }
     }
-    (void)hash;
     if (i == NONE) {
         c->weights += 1 / rate_of(c);
         return INFINITY;
@@ -465,26 +457,25 @@ kvp_curve_ask(kvp_curve_t *c, const kvp_digest_t *digests, uint32_t n, bool is_p
     for (uint32_t i = 0; i < n; i++) {
         const uint64_t hash = hash_of(digests[i]);
 
-        if (hash < c->threshold || may_be_hot(c, hash)) c->run[tracked++].hash = hash;
+        if (hash < c->threshold || may_be_hot(c, hash)) c->run[tracked++] = hash;
     }
     for (; c->skip < n; c->skip += skip)
         count_use(c, hash_of(digests[c->skip]));
     c->skip -= n;
     /* All distances come before all uses: the look-up asks for the state before it. */
     for (uint32_t k = 0; k < tracked; k++) {
-        const uint64_t hash = c->run[k].hash;
+        const uint64_t hash = c->run[k];
         const uint32_t i = find_node(c, hash);
         double after;
 
-        c->run[k].node = i;
         if (i == NONE && hash >= c->threshold) continue; /* the filter of hot keys was wrong */
-        after = count_key(c, hash, i, is_prefix ? longest : 0);
+        after = count_key(c, i, is_prefix ? longest : 0);
         if (is_prefix) longest = after;
     }
     for (uint32_t k = 0; k < tracked; k++) {
-        uint32_t i = find_node(c, c->run[k].hash); /* again: the key may be there twice, or its sample was dropped */
+        uint32_t i = find_node(c, c->run[k]); /* again: the key may be there twice, or its sample was dropped */
 
-        if (i == NONE && c->run[k].hash < c->threshold) i = add_sampled(c, c->run[k].hash);
+        if (i == NONE && c->run[k] < c->threshold) i = add_sampled(c, c->run[k]);
         if (i != NONE) touch_node(c, i);
     }
 }

@@ -225,10 +225,8 @@ count_misses(kvp_master_t *m, const kvp_session_t *s, const kvp_digest_t *digest
 /* Counts a look-up that missed a key, by the cause of the first missing one. The keys after the first are as a rule
  * consequences: an engine puts the blocks of a prompt in their order. */
 static void
-count_hole(kvp_master_t *m, const kvp_session_t *s, kvp_digest_t hole)
+count_hole(kvp_master_t *m, const kvp_session_t *s, kvp_digest_t hole, uint32_t oid)
 {
-    const uint32_t oid = kvp_objindex_find(m->cat.index, hole);
-
     m->ctx.st.lookup_misses[kvp_explain_missing(m, s->tenant, hole, oid)]++;
 }
 
@@ -342,7 +340,7 @@ kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     flags = kvp_buf_extend(out, msg->n);
     for (uint32_t i = 0; flags != NULL && i < msg->n; i++) {
         flags[i] = is_found(m, s, oids[i]);
-        if (flags[i] == 0 && hits == i) count_hole(m, s, digests[i]);
+        if (flags[i] == 0 && hits == i) count_hole(m, s, digests[i], oids[i]);
         hits += flags[i];
         if (flags[i] == 0 || msg->is_plain) continue;
         unit = kvp_victim_unit(&m->cat, oids[i]);
@@ -526,7 +524,7 @@ kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         reply.ticket = kvp_ticket_take(&m->prot, s, KVP_TICKET_RESERVE, l.oids, reply.granted, ttl_ns);
         reply.on_tier = count_tiered(m, l.oids, reply.granted, msg->wants_memory);
     }
-    if (l.hole != NULL) count_hole(m, s, *l.hole);
+    if (l.hole != NULL) count_hole(m, s, *l.hole, kvp_objindex_find(m->cat.index, *l.hole));
     if (l.hole != NULL) kvp_ticket_note_hole(&m->prot, reply.ticket, *l.hole);
     reply.ttl_ms = (uint32_t)(ttl_ns / KVP_MS(1));
     reply.epoch = s->tenant->epoch;
