@@ -202,6 +202,7 @@ TEST(test_real_trace)
     trace_open(&t, 400000, 400000);
     if (!read_trace(&t)) {
         trace_close(&t);
+        print_message("KVP_TRACE names no readable trace\n");
         skip();
     }
     check_curve(&t, "conversation", 20);
