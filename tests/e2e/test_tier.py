@@ -11,7 +11,7 @@ import pytest
 
 from clients import PATHS, Shell, figures
 from conftest import SLOW, TIER, wait_until
-from test_log import removed_of, start
+from test_log import health, removed_of, start
 
 LEN = 64 << 10
 MEMORY = "16MiB"  # 256 objects
@@ -240,10 +240,15 @@ def test_what_tools_say(make_pool, bench):
 
 
 def test_budget_of_writes(make_pool, bench):
-    """Fails if more is written to the device than a day may, or a put waits or fails for that."""
+    """Fails if more is written to the device than a day may, or a put waits or fails for that; or if stat and doctor do not report evictions of objects
+    that the SSD does not have.
+    """
     pool = make_pool(nodes=1, memory=MEMORY, node_args=("--ssd", f"{ssd_of(bench)}:{SSD}", "--ssd-writes", "8MiB", "--http", "127.0.0.1:0"))
     client = Shell(bench, pool.addr, "client", deadline=20000 * SLOW, **PATHS["tcp"])
     put_all(pool, client)
+    why, = pool.kvpool("stat", "--json").json["pool"]["why"]
+    assert why["code"] == "ssd_behind" and "on node node1" in why["text"], why
+    assert health(pool.master)["status"] == "degraded" and "ssd_behind" in str(pool.kvpool("doctor", "--json").json["findings"])
     tier = node_figures(pool.nodes[0])
     assert 4 << 20 < tier["write_bytes_total"] <= 8 << 20 and tier["refused_writes_total"] > 0, tier
     assert pool.nodes[0].log().count("the write budget of the day is used up") == 1

@@ -263,6 +263,8 @@ judge_wrong(judge_t *j)
         {"no_standby", "start kvpool-master on another host with the same --etcd and --cluster"},
         {"node_given_up", "start the node again, if it should be in the pool"},
         {"device_stalled", "see the node's log, and its disks"},
+        {"ssd_behind",
+         "more or faster SSDs (a node takes several --ssd), a larger --ssd-writes, or --ssd-admission used"},
         {"loads_fail", "check the logs and disks of nodes with --ssd, and that not all their memory is pinned or held"},
     };
 

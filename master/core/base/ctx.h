@@ -10,8 +10,15 @@
 #define KVP_MS(n) ((uint64_t)(n)*1000000u)
 #define KVP_TICK_NS KVP_MS(10)
 #define KVP_SLICE 1024u /* records that one step may handle; deferrable work waits for the next step: kvp_ctx_spend */
-#define KVP_LOAD_FAILED_NS KVP_MS(60000) /* time without a failed load from SSD, after which loads_failed is reset */
+#define KVP_FAULTS_NS KVP_MS(60000) /* a fault that did not recur for this time is over */
 #define KVP_STEP_WORK 8192u /* limit of the extents that the search for space may examine in one step */
+
+/* Recent faults of one kind, for /health. A pause of KVP_FAULTS_NS resets the count. */
+typedef struct {
+    uint64_t n;
+    uint64_t last_ns;
+    uint32_t segment; /* id of the segment of the last fault */
+} kvp_faults_t;
 
 typedef struct {
     kvp_master_conf_t conf;
@@ -26,8 +33,8 @@ typedef struct {
     bool has_space_news; /* flag: space became free or evictable, so the waiting puts are to be tried again */
     uint64_t space_news; /* number of times at which space became free or evictable */
     char log_failure[160]; /* reason why the log could not be written, for answers while st.log_refuses is 1 */
-    uint64_t loads_failed; /* number of failed loads from SSD, since the last KVP_LOAD_FAILED_NS without a failure */
-    uint64_t load_failed_ns; /* time of the last failed load */
+    kvp_faults_t failed_loads; /* failed loads from SSD */
+    kvp_faults_t unwritten; /* objects evicted before their node's SSD had them */
     char note[256]; /* a line for the shell's log; "" = none */
 } kvp_ctx_t;
 
@@ -46,13 +53,15 @@ kvp_ctx_space_news(kvp_ctx_t *ctx)
     ctx->has_space_news = true;
     ctx->space_news++;
 }
-/* kvp_ctx_load_failed counts a failed load from SSD. */
-static inline void
-kvp_ctx_load_failed(kvp_ctx_t *ctx)
+static inline bool
+kvp_ctx_is_faulty(const kvp_ctx_t *ctx, const kvp_faults_t *faults)
 {
-    if (ctx->now_ns - ctx->load_failed_ns >= KVP_LOAD_FAILED_NS) ctx->loads_failed = 0;
-    ctx->loads_failed++;
-    ctx->load_failed_ns = ctx->now_ns;
+    return faults->n > 0 && ctx->now_ns - faults->last_ns < KVP_FAULTS_NS;
+}
+static inline void
+kvp_ctx_count_fault(kvp_ctx_t *ctx, kvp_faults_t *faults, uint32_t segment)
+{
+    *faults = (kvp_faults_t){kvp_ctx_is_faulty(ctx, faults) ? faults->n + 1 : 1, ctx->now_ns, segment};
 }
 uint64_t kvp_ctx_random(kvp_ctx_t *ctx); /* kvp_ctx_random returns evenly spread numbers, which are not secret. */
 void kvp_ctx_note(kvp_ctx_t *ctx, const char *fmt, ...) KVP_PRINTF(2, 3);

@@ -14,6 +14,8 @@ void
 kvp_evict_one(kvp_evict_t *ev, uint32_t oid)
 {
     const kvp_obj_t *o = kvp_obj(ev->cat->index, oid);
+    const kvp_segment_t *g = kvp_obj_chunk(ev->cat, o)->segment;
+    const kvp_cause_t cause = kvp_evict_cause(ev, o);
 
     ev->ctx->st.evictions++;
     ev->ctx->st.evicted_bytes += kvp_obj_len(ev->cat, o);
@@ -21,8 +23,9 @@ kvp_evict_one(kvp_evict_t *ev, uint32_t oid)
         kvp_obj_leave_memory(ev->space, oid);
         return;
     }
-    ev->ctx->st.tier_missed += kvp_obj_chunk(ev->cat, o)->segment->tier != NULL;
-    kvp_obj_drop(ev->space, oid, kvp_evict_cause(ev, o), 0, NULL);
+    ev->ctx->st.tier_missed += g->tier != NULL;
+    if (cause == KVP_CAUSE_EVICTED_UNWRITTEN) kvp_ctx_count_fault(ev->ctx, &ev->ctx->unwritten, g->id);
+    kvp_obj_drop(ev->space, oid, cause, 0, NULL);
 }
 
 void

@@ -136,6 +136,23 @@ check_given_up(const kvp_master_t *m, kvp_master_wrong_t *out)
     if (n > OF_A_KIND_MAX) add_wrong(out, "node_given_up", "and %u more nodes did not come back", n - OF_A_KIND_MAX);
 }
 
+/* Reports a fault that recurs, with its count and the node of the last event. */
+static void
+check_faults(const kvp_master_t *m, const kvp_faults_t *faults, const char *code, const char *what, const char *why,
+             kvp_master_wrong_t *out)
+{
+    const char *node = "?";
+
+    if (!kvp_ctx_is_faulty(&m->ctx, faults)) return;
+    kvp_list_foreach (pos, &m->cat.segments) {
+        const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
+
+        if (g->id == faults->segment) node = g->name;
+    }
+    add_wrong(out, code, "%s: %llu lately, the last one %llu s ago on node %s; %s", what, (unsigned long long)faults->n,
+              (unsigned long long)seconds_since(m, faults->last_ns), node, why);
+}
+
 void
 kvp_master_wrong(const kvp_master_t *m, kvp_master_wrong_t *out)
 {
@@ -151,7 +168,7 @@ kvp_master_wrong(const kvp_master_t *m, kvp_master_wrong_t *out)
     check_segments(m, out);
     check_given_up(m, out);
     check_devices(m, out);
-    if (ctx->loads_failed > 0 && ctx->now_ns - ctx->load_failed_ns < KVP_LOAD_FAILED_NS)
-        add_wrong(out, "loads_fail", "loads from SSD fail: %llu lately, the last one %llu s ago; see the nodes' logs",
-                  (unsigned long long)ctx->loads_failed, (unsigned long long)seconds_since(m, ctx->load_failed_ns));
+    check_faults(m, &ctx->failed_loads, "loads_fail", "loads from SSD fail", "see the node's log", out);
+    check_faults(m, &ctx->unwritten, "ssd_behind", "objects were evicted before the SSD had them",
+                 "the SSDs are too slow for the puts, or cannot be written", out);
 }

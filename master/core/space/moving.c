@@ -104,7 +104,7 @@ kvp_moving_fail(kvp_space_t *sp, kvp_moving_t *mv)
     if (o != NULL) kvp_moving_arrived(sp, o, oid);
     sp->ctx->st.demotes_refused += !mv->is_load;
     sp->ctx->st.stages_failed += mv->is_load;
-    if (o != NULL && mv->is_load) kvp_ctx_load_failed(sp->ctx);
+    if (o != NULL && mv->is_load) kvp_ctx_count_fault(sp->ctx, &sp->ctx->failed_loads, mv->segment->id);
     kvp_moving_end(sp, mv);
 }
 

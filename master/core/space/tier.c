@@ -372,7 +372,7 @@ end_stage(kvp_space_t *sp, kvp_moving_t *mv, uint8_t flag, uint32_t *oid_out)
     if (flag != KVP_STAGE_OK) {
         mv->result = KVP_NODE_LOST;
         sp->ctx->st.stages_failed++;
-        if (o != NULL) kvp_ctx_load_failed(sp->ctx);
+        if (o != NULL) kvp_ctx_count_fault(sp->ctx, &sp->ctx->failed_loads, mv->segment->id);
     }
     sp->ctx->st.tier_lost += is_lost;
     kvp_moving_end(sp, mv);

@@ -96,7 +96,34 @@ RIG_TEST_ON(test_loads_fail, .conf = plain, .size = MEMORY)
     head.wait_ms = 100;
     reply_free(peer_wait(g->c, peer_send(g->c, KVP_OP_GET, 0, &head.base, &digest, sizeof digest), 2 * SEC));
     world_advance(g->w, 2 * SEC);
-    assert_non_null(strstr(wrong_of(g->w, "loads_fail"), "1 lately"));
+    assert_non_null(strstr(wrong_of(g->w, "loads_fail"), "1 lately, the last one 1 s ago on node a;"));
+    world_advance(g->w, 61 * SEC);
+    assert_int_equal(causes(g->w), 0);
+    assert_int_equal(unmount(g->na, tier), KVP_OK);
+    world_advance(g->w, SEC);
+}
+
+/* Fails if objects that are evicted before the SSD has them are no cause, or are one a minute later; or if an eviction
+ * of written objects, or without an SSD, is one. */
+RIG_TEST_ON(test_ssd_behind, .conf = plain, .size = MEMORY)
+{
+    uint32_t tier;
+
+    for (uint32_t i = 0; i < 32; i++)
+        assert_int_equal(put_told(g->c, key_name("early/", i), BLOCK), KVP_OK);
+    g->w->has_tiers = true;
+    tier = node_mount_tier(g->na);
+    world_advance(g->w, SEC);
+    for (uint32_t i = 0; i < 32; i++) {
+        assert_int_equal(put_told(g->c, key_name("paced/", i), BLOCK), KVP_OK);
+        world_advance(g->w, 20 * MS);
+    }
+    assert_true(world_stats(g->w).evictions >= 32);
+    assert_int_equal(causes(g->w), 0);
+    g->a->is_tier_full = true;
+    for (uint32_t i = 0; i < 48; i++)
+        assert_int_equal(put_told(g->c, key_name("key/", i), BLOCK), KVP_OK);
+    assert_non_null(strstr(wrong_of(g->w, "ssd_behind"), " lately, the last one 0 s ago on node a;"));
     world_advance(g->w, 61 * SEC);
     assert_int_equal(causes(g->w), 0);
     assert_int_equal(unmount(g->na, tier), KVP_OK);
