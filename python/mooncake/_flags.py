@@ -8,15 +8,18 @@ import json
 import re
 import sys
 
+from kvpool import __version__
+
 # Of the libraries that parse the reference's command line and write its log, glog and gflags: each program takes them.
 _LOGGING_BOOLS = (
     "timestamp_in_logfile_name", "logtostderr", "alsologtostderr", "colorlogtostderr", "colorlogtostdout", "logtostdout", "drop_log_memory",
     "log_file_header", "log_prefix", "log_year_in_prefix", "stop_logging_if_full_disk", "log_utc_time", "symbolize_stacktrace",
-    "helpfull", "helpshort", "helppackage", "helpxml", "version")
+    "version")
 _LOGGING = _LOGGING_BOOLS + (
     "stderrthreshold", "alsologtoemail", "minloglevel", "logbuflevel", "logbufsecs", "logcleansecs", "logemaillevel", "logmailer",
     "logfile_mode", "log_dir", "log_link", "max_log_size", "log_backtrace_at", "v", "vmodule", "flagfile", "fromenv", "tryfromenv",
-    "undefok", "tab_completion_word", "tab_completion_columns", "helpon", "helpmatch")
+    "undefok", "tab_completion_word", "tab_completion_columns")
+_HELPS = ("help", "h", "helpfull", "helpshort", "helppackage", "helpxml", "helpon", "helpmatch")
 _TRUE, _FALSE = ("true", "1", "yes", "t", "y"), ("false", "0", "no", "f", "n")
 _OFF = _FALSE + ("", "off")
 _FILE_BYTES = 1 << 20
@@ -87,8 +90,11 @@ class Flags:
                 self._fail(f"not a flag: {word!r}")
             name, equals, text = word.lstrip("-").partition("=")
             name = name.replace("-", "_")
-            if name in ("help", "h"):
+            if name in _HELPS:
                 self._usage()
+            if name == "version" and text.lower() not in _FALSE:
+                print(version_of(self._program))
+                sys.exit(0)
             if name.startswith("no") and name not in self._names and name[2:] in self._names and not equals:
                 name, equals, text = name[2:], "=", "false"
             if name not in self._names:
@@ -154,6 +160,11 @@ class Flags:
                 raise ValueError(f'line {number} is not "name: value"')
             pairs[match[1]] = value
         return pairs
+
+
+def version_of(program):
+    """What the program prints for --version."""
+    return f"{program} of kvpool {__version__}"
 
 
 def number(program, name, text, low, high):

@@ -7,6 +7,7 @@ import signal
 import sys
 from enum import Enum
 
+from ._flags import version_of
 from ._metadata import MetadataServer
 
 __all__ = ["KVBootstrapServer", "KVPoll", "main"]
@@ -55,6 +56,7 @@ class KVBootstrapServer:
 def main():
     parser = argparse.ArgumentParser(prog=_PROGRAM, description="Keeps where engines are, under their names.",
                                      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--version", action="version", version=version_of(_PROGRAM))
     parser.add_argument("--port", type=int, default=8080, help="port to listen on, 0: any")
     parser.add_argument("--host", default="0.0.0.0", help="address to listen on")
     parser.add_argument("--log-level", choices=["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], default="INFO")

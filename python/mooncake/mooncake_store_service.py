@@ -8,6 +8,7 @@ import os
 import sys
 
 from . import _client, _setup
+from ._flags import version_of
 from .mooncake_config import MooncakeConfig
 
 _PROGRAM = "mooncake_store_service"
@@ -26,6 +27,7 @@ def _config(path, defined):
 
 def main():
     parser = argparse.ArgumentParser(prog=_PROGRAM, description="Gives memory to the pool, and serves objects over HTTP.")
+    parser.add_argument("--version", action="version", version=version_of(_PROGRAM))
     parser.add_argument("--config", help="file of JSON; default: the environment, as MooncakeConfig reads it")
     parser.add_argument("-D", "--define", action="append", default=[], metavar="FIELD=VALUE", help="instead of the file's value")
     parser.add_argument("--port", type=int, default=8080, help="of the HTTP server, at local_hostname (8080)")

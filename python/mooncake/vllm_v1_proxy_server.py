@@ -7,6 +7,8 @@ import sys
 
 from kvpool._programs import become
 
+from ._flags import version_of
+
 _PROGRAM = "vllm_v1_proxy_server"
 _BOOTSTRAP = "VLLM_MOONCAKE_BOOTSTRAP_PORT"
 
@@ -55,6 +57,7 @@ def arguments(argv=None):
     """The arguments for kvpool-conductor. SystemExit 2 if they are invalid."""
     parser = argparse.ArgumentParser(prog=_PROGRAM, description="An OpenAI-compatible proxy before prefill and decode servers.",
                                      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--version", action="version", version=version_of(_PROGRAM))
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=_port, default=8000, help="port to listen on, 0: any")
     for what, port in (("prefiller", 8100), ("decoder", 8200)):

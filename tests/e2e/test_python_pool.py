@@ -436,5 +436,9 @@ def test_programs_of_the_wheel(bench):
     for name in ("kvpool", "kvpool-conductor", "kvpool-keeper", "kvpool-master", "kvpool-node"):
         out = subprocess.run([f"{folder}/{name}", "--version"], capture_output=True, text=True, timeout=30)
         assert out.returncode == 0 and kvpool.__version__ in out.stdout
+    mooncakes = [[f"{folder}/{name}"] for name in ("mooncake_master", "mooncake_client", "mooncake_http_metadata_server", "mc_store_rest_server")]
+    for program in (*mooncakes, [sys.executable, "-m", "mooncake.vllm_v1_proxy_server"]):
+        out = subprocess.run([*program, "--version"], capture_output=True, text=True, timeout=30)
+        assert out.returncode == 0 and kvpool.__version__ in out.stdout, program
     done = subprocess.run([f"{folder}/kvpool", "no-such-verb"], capture_output=True, timeout=30)
     assert done.returncode == 2
