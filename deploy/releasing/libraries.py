@@ -74,7 +74,8 @@ def describe(prefix: Path, name: str, version: str, flags: str) -> None:
 
 def xxhash(b: Builder) -> None:
     files = ["xxhash", "xxh_x86dispatch"] if b.target.arch == "x86-64" else ["xxhash"]
-    b.compile("libxxhash.a", [f"{file}.c" for file in files])
+    # The library's setting for gcc. Without it clang's code for sums in several steps has 0.90 of the speed of gcc's, with it 0.94.
+    b.compile("libxxhash.a", [f"{file}.c" for file in files], "-DXXH3_STREAM_USE_STACK=1")
     b.copy("include", "xxh3.h", *(f"{file}.h" for file in files))
 
 

@@ -9,6 +9,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from releasing import papers
 from releasing.toolchain import CURL, Failed, Target, Toolchain
 
 SIZE_MAX = 6 << 20
@@ -55,7 +56,7 @@ def describe(tree: Path, version: str, kind: Kind) -> "dict[str, str]":
     lines = ["Metadata-Version: 2.4", f"Name: {project['name']}", f"Version: {version}", f"Summary: {project['description']}",
              f"License-Expression: {project['license']['text']}", "License-File: LICENSE", "License-File: NOTICES",
              f"Requires-Python: {kind.requires}", *(f"Classifier: {c}" for c in project["classifiers"]),
-             "Description-Content-Type: text/markdown", "", (tree / "python" / project["readme"]).read_text()]
+             "Description-Content-Type: text/markdown", "", papers.LINK.sub(r"\1", (tree / "python" / project["readme"]).read_text())]
     scripts = (f"{name} = {place}\n" for name, place in sorted(project["scripts"].items()))
     return {"METADATA": "\n".join(lines), "entry_points.txt": "".join(["[console_scripts]\n", *scripts])}
 

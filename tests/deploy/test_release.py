@@ -6,7 +6,9 @@ import csv
 import hashlib
 import importlib.util
 import io
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -112,6 +114,16 @@ def test_every_missing_archive_is_named(tmp_path):
     assert done.returncode == 2
     wanted = [a for a in LOCK.values() if a.name != "python3.11-aarch64"]
     assert all(a.file in done.stderr and a.sha256 in done.stderr for a in wanted)
+
+
+@pytest.mark.parametrize("words, answer", [
+    (["x86_64", "--archives", "absent"], "--archives: .*/absent is no folder"),
+    (["arm64"], "invalid choice: 'arm64' .choose from 'x86-64', 'aarch64'"),
+    (["x86_64"], "these archives are missing")])
+def test_command_line(tmp_path, words, answer):
+    done = subprocess.run([ROOT / "deploy/release", words[0], tmp_path / "out", *words[1:], "--offline", "--cache", tmp_path / "cache"],
+                          capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 2 and re.search(answer, done.stderr)
 
 
 # ---- the compiler's wrapper
@@ -283,7 +295,65 @@ def test_wheel_that_is_too_large_is_refused(tmp_path):
         wheels.write_wheel(tmp_path / "large.whl", {"noise": os.urandom(wheels.SIZE_MAX)}, 1_700_000_000)
 
 
-def test_list_of_components_names_every_archive(tmp_path):
-    papers.write_components(tmp_path / "a.json", "1.2", "x86-64", list(LOCK.values()), 1_000_000_000)
+# ---- the papers
+@pytest.fixture
+def zig(tmp_path):
+    """The files of zig's folder that papers reads."""
+    folder = tmp_path / "ziglang"
+    for _, _, name in papers.RUNTIMES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"/* words of {name} */\nint code;\n")
+    config = folder / "lib/libcxx/include/__config"
+    config.parent.mkdir()
+    config.write_text("#  define _LIBCPP_VERSION 220108\n")
+    return folder
+
+
+def test_list_of_components_is_as_spdx_wants_it(tmp_path, zig):
+    runtimes = papers.find_runtimes(LOCK["zig"], zig)
+    files = {}
+    for archive in (*LOCK.values(), *runtimes):
+        files[archive] = tmp_path / archive.file
+        files[archive].write_text(archive.file)
+    for name, epoch in (("a", 1), ("again", 1), ("b", 2)):
+        papers.write_components(tmp_path / f"{name}.json", "1.2", "x86-64", files, epoch)
     text = (tmp_path / "a.json").read_text()
-    assert all(f'"SPDXRef-{a.name}"' in text and a.sha256 in text for a in LOCK.values())
+    listed, other = json.loads(text), json.loads((tmp_path / "b.json").read_text())
+    assert text == (tmp_path / "again.json").read_text() and listed["documentNamespace"] != other["documentNamespace"]
+    packages = {package["SPDXID"]: package for package in listed["packages"]}
+    assert len(packages) == len(listed["packages"]) == 1 + len(files)
+    assert all(re.fullmatch("SPDXRef-[A-Za-z0-9.-]+", name) for name in packages)
+    for name, package in packages.items():
+        assert package["licenseConcluded"] != "NOASSERTION" and " OR " not in package["licenseConcluded"], name
+        assert package["licenseDeclared"] != "NOASSERTION" or name.endswith("-patches"), name
+        # The archive of a release cannot have its own place and checksum.
+        assert name == "SPDXRef-kvpool" or package["downloadLocation"].startswith("https://") and len(package["checksums"]) == 1, name
+    ends = [(row["spdxElementId"], row["relatedSpdxElement"]) for row in listed["relationships"]]
+    assert {end for row in ends for end in row} == {"SPDXRef-DOCUMENT", *packages}
+    assert packages["SPDXRef-libc--"]["versionInfo"] == "22.1.8"
+
+
+def test_notices_have_each_text_below_its_own_licence(tmp_path, zig):
+    texts = papers.find_runtimes(LOCK["zig"], zig)
+    for name in ("liburing", "libibverbs"):
+        source = tmp_path / name
+        (source / "usr/share/doc/x").mkdir(parents=True)
+        (source / "usr/share/doc/x/copyright").write_text(f"words of {name}")
+        for file in ("LICENSE", "COPYING", "COPYING.GPL") if name == "liburing" else ():
+            (source / file).write_text(f"words of {file}")
+        texts |= {LOCK[name]: papers.find_texts(LOCK[name], source)}
+    papers.write_notices(tmp_path / "NOTICES", "1.2", texts)
+    head, *parts = (tmp_path / "NOTICES").read_text().split(papers.RULE)
+    assert "liburing 2.3: MIT (of: LGPL-2.1-or-later OR MIT)\nThe text of LICENSE in liburing_2.3.orig.tar.gz:\n\nwords of LICENSE\n" in "".join(parts)
+    assert "GPL" not in next(part for part in parts if "liburing" in part).replace("LGPL-2.1-or-later OR", "")
+    assert any("libc++ 22.1.8: Apache-2.0 WITH LLVM-exception\n" in part and "words of lib/libcxx/" in part for part in parts)
+    assert not any("int code" in part for part in parts if "glibc" in part)
+    linked, loaded = head.split("Only declarations")
+    assert "libc++abi 22.1.8" in linked and "libibverbs" not in linked and "libibverbs 44.0: Linux-OpenIB" in loaded
+
+
+def test_pages_of_a_release_lead_to_its_own_files(tmp_path):
+    papers.copy_pages(ROOT, tmp_path)
+    links = [(page, link) for page in tmp_path.rglob("*.md") for link in papers.LINK.finditer(page.read_text())]
+    assert len(links) > 20 and [f"{page}: {link[2]}" for page, link in links if not (page.parent / link[2]).exists()] == []
+    assert "](../PROTOCOL.md" in (ROOT / "docs/operations/upgrade.md").read_text(), "no link leaves the release: the line above says nothing"
