@@ -259,7 +259,8 @@ churn_open(churn_t *c)
 {
     kvp_chunk_geo_t geo;
 
-    c->w = world_open(&(kvp_master_conf_t){.digest_seed = 1, .seed = c->conf->seed, .term = 1});
+    c->w = world_open(
+        &(kvp_master_conf_t){.digest_seed = 1, .seed = c->conf->seed, .term = 1, .departed_bytes = 64ull << 20});
     c->w->check_every = 0;
     c->w->on_retire = on_retire;
     c->w->on_input = on_input;

@@ -143,6 +143,7 @@ static void
 bench_open(bench_t *b, uint32_t term, uint64_t size_bytes, uint64_t chunk_bytes)
 {
     kvp_master_conf_t conf = {.digest_seed = SEED,
+                              .departed_bytes = 64ull << 20, /* the default */
                               .seed = 1,
                               .term = term,
                               .had_master = term > 1,

@@ -4,6 +4,8 @@
 
 #include "common/pages.h"
 
+#include <string.h>
+
 #define WAYS 4u
 #define BUCKET_BYTES (WAYS * sizeof(kvp_departure_t))
 #define AGE_UNIT_BITS 22u /* the unit of ages is 2^22 ns (4 ms) */
@@ -21,6 +23,8 @@ kvp_departed_init(kvp_departed_t *table, uint64_t bytes, uint64_t now_ns)
     table->entries = kvp_table_alloc(buckets * WAYS, sizeof *table->entries);
     if (table->entries == NULL) return; /* the table then knows nothing, and says so */
     table->buckets = buckets;
+    /* All pages are touched now: a step that notes a thousand departures would else have a thousand page faults. */
+    memset(table->entries, 0, buckets * BUCKET_BYTES);
 }
 
 void
