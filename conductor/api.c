@@ -2,7 +2,7 @@
  * See api.h. Shapes of requests and answers are those of the Indexer API. */
 #include "conductor/api.h"
 
-#include "common/daemon/process.h"
+#include "common/process.h"
 #include "conductor/index/chain.h"
 #include "conductor/base/numbers.h"
 #include "conductor/page.h"

@@ -6,7 +6,7 @@
 
 #include "common/daemon/http.h"
 #include "common/daemon/loop.h"
-#include "common/daemon/metrics.h"
+#include "common/metrics.h"
 #include "conductor/events/registry.h"
 #include "conductor/router/route.h"
 

@@ -5,7 +5,7 @@
 #include "master/admin.h"
 
 #include "common/clock.h"
-#include "common/daemon/process.h"
+#include "common/process.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 
 #include "common/daemon/http.h"
 #include "common/daemon/loop.h"
-#include "common/daemon/metrics.h"
+#include "common/metrics.h"
 #include "master/core/api/master.h"
 #include "master/ha/ha.h"
 #include "master/labelled.h"

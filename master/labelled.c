@@ -2,7 +2,7 @@
  * Writes the metrics of nodes and tenants. Names come from nodes and clients, so they are escaped. */
 #include "master/labelled.h"
 
-#include "common/daemon/metrics.h"
+#include "common/metrics.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +13,7 @@ void
 kvp_labelled_copy(kvp_labelled_t *f, const kvp_master_t *master)
 {
     f->nodes_n = kvp_master_nodes(master, f->nodes, KVP_LABELLED_NODES);
-    f->tenants_n = kvp_master_tenants(master, f->tenants, KVP_LABELLED_TENANTS);
+    f->tenants_n = kvp_master_tenants(master, f->tenants);
 }
 
 void

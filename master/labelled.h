@@ -7,11 +7,10 @@
 #include "master/core/api/master.h"
 
 #define KVP_LABELLED_NODES 512u /* most segments with metrics of their own: 256 nodes with SSDs */
-#define KVP_LABELLED_TENANTS 33u /* the pool, and the 32 tenants with the most bytes */
 
 typedef struct {
     kvp_master_node_t nodes[KVP_LABELLED_NODES];
-    kvp_master_tenant_t tenants[KVP_LABELLED_TENANTS];
+    kvp_master_tenant_t tenants[KVP_MASTER_TENANTS];
     uint32_t nodes_n, tenants_n;
 } kvp_labelled_t;
 

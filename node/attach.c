@@ -278,6 +278,8 @@ on_drained(kvp_node_t *node, kvp_node_conn_t *conn, const kvp_frame_t *frame, co
 kvp_err_t
 kvp_node_on_frame(kvp_node_t *node, kvp_node_conn_t *conn, const kvp_frame_t *frame, const char **why_out)
 {
+    const uint64_t began_ns = kvp_now_ns();
+
     if ((frame->hdr.flags & KVP_FRAME_REPLY) != 0) {
         *why_out = "an answer to no question";
         return KVP_PROTO;
@@ -286,14 +288,23 @@ kvp_node_on_frame(kvp_node_t *node, kvp_node_conn_t *conn, const kvp_frame_t *fr
         *why_out = conn->has_hello ? "a second Hello" : "no Hello first";
         return KVP_PROTO;
     }
-    if (frame->hdr.opcode == KVP_OP_HELLO) return on_hello(node, conn, frame, why_out);
+    if (frame->hdr.opcode == KVP_OP_HELLO) {
+        kvp_err_t err = on_hello(node, conn, frame, why_out);
+
+        kvp_histogram_add(&node->times.works[KVP_NODE_WORK_attach], kvp_now_ns() - began_ns);
+        return err;
+    }
     if (conn->io.fds_in_n > 0) {
         *why_out = "descriptors beside a message that has none";
         return KVP_PROTO;
     }
     switch (frame->hdr.opcode) {
-    case KVP_OP_OPEN_CHUNK:
-        return on_open_chunk(node, conn, frame, why_out);
+    case KVP_OP_OPEN_CHUNK: {
+        kvp_err_t err = on_open_chunk(node, conn, frame, why_out);
+
+        kvp_histogram_add(&node->times.works[KVP_NODE_WORK_open_chunk], kvp_now_ns() - began_ns);
+        return err;
+    }
     case KVP_OP_DRAINED:
         return on_drained(node, conn, frame, why_out);
     default:

@@ -14,6 +14,25 @@ kvp_node_failed(kvp_node_t *node, kvp_err_t err)
     pthread_mutex_unlock(&node->shared.lock);
 }
 
+void
+kvp_node_times_init(kvp_node_times_t *times)
+{
+    kvp_histogram_t *served[] = {&times->served.read_ns, &times->served.write_ns};
+
+    for (size_t i = 0; i < KVP_NODE_WORKS_N + KVP_ARRAY_LEN(served); i++) {
+        kvp_histogram_t *h = i < KVP_NODE_WORKS_N ? &times->works[i] : served[i - KVP_NODE_WORKS_N];
+
+        h->bounds = kvp_metric_coarse_bounds;
+        h->bound_count = KVP_METRIC_COARSE_BOUNDS;
+    }
+}
+
+kvp_node_times_t *
+kvp_node_times(kvp_node_t *node)
+{
+    return &node->times;
+}
+
 bool
 kvp_node_publish(kvp_node_t *node, uint64_t *stop_by_ns)
 {

@@ -180,6 +180,7 @@ node_create(void)
 
     if (node == NULL) return NULL;
     node->epoch = kvp_random_u64();
+    kvp_node_times_init(&node->times);
     node->events.epoll = KVP_EPOLL_EMPTY;
     node->serve.tcp.ev.fd = node->serve.local.ev.fd = -1;
     node->keep.link.fd = node->keep.book.mem.fd = -1;

@@ -330,6 +330,7 @@ static bool
 on_extents(kvp_node_t *node, const kvp_frame_t *frame)
 {
     bool is_check = frame->hdr.opcode == KVP_OP_CHECK;
+    const uint64_t began_ns = kvp_now_ns();
     uint8_t flags[KVP_BATCH_MAX];
     const void *recs = NULL;
     Kvp__Pb__Retire *msg;
@@ -355,6 +356,7 @@ on_extents(kvp_node_t *node, const kvp_frame_t *frame)
     if (!is_check) {
         kvp_node_settle(node);
         kvp_node_core_retire_answer(node->core, flags, n);
+        kvp_histogram_add(&node->times.works[KVP_NODE_WORK_retire], kvp_now_ns() - began_ns);
     }
     answer_order(node, frame, KVP_OK, "", flags, n);
     return true;

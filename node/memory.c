@@ -33,7 +33,7 @@ kvp_err_t
 kvp_node_use_memory(kvp_node_t *node, kvp_node_mem_t *mem)
 {
     kvp_err_t err = kvp_node_tps_start(&node->tps, node->conf.ops, node->conf.ops_n, node->conf.needed,
-                                       node->conf.lanes, &node->conf.listen, mem);
+                                       node->conf.lanes, &node->conf.listen, mem, &node->times.served);
 
     if (err == KVP_OK) {
         err = kvp_node_core_set_segment(node->core, mem->chunk_n, mem->chunks[0].geo.slots_max,

@@ -7,6 +7,8 @@
 
 #include "node/tier/tier.h"
 #include "common/base.h"
+#include "common/metrics.h"
+#include "transport/transport.h"
 
 typedef struct kvp_node kvp_node_t;
 
@@ -68,6 +70,21 @@ typedef struct {
     kvp_tier_stats_t tier;
 } kvp_node_info_t;
 
+/* The work that a node measures: requests of clients (attach, open_chunk), and orders of the master: retire, and from
+ * their arrival to their answer demote (objects to the SSD) and stage (objects from the SSD into memory). */
+#define KVP_NODE_WORKS(X) X(attach) X(open_chunk) X(retire) X(demote) X(stage)
+typedef enum {
+#define KVP_NODE_WORK(name) KVP_NODE_WORK_##name,
+    KVP_NODE_WORKS(KVP_NODE_WORK)
+#undef KVP_NODE_WORK
+        KVP_NODE_WORKS_N,
+} kvp_node_work_t;
+
+typedef struct {
+    kvp_histogram_t works[KVP_NODE_WORKS_N]; /* in ns */
+    kvp_served_t served; /* requests of peers by tcp */
+} kvp_node_times_t;
+
 /* kvp_node_open starts a node's threads and listens, and does not wait for a master: INVALID, SYS (address in use,
  * pages larger than 4 KiB, ...), NOMEM, all logged. kvp_node_wait waits until the segment is mounted. OK: mounted. At
  * deadline_ns (CLOCK_MONOTONIC) it returns the cause of the delay (UNREACHABLE, SEGMENT_EXISTS, ..., DEADLINE), and at
@@ -93,5 +110,8 @@ kvp_err_t kvp_node_start(const kvp_node_conf_t *conf, uint64_t deadline_ns, kvp_
 void kvp_node_stop(kvp_node_t *node, uint64_t deadline_ns);
 
 void kvp_node_info(kvp_node_t *node, kvp_node_info_t *info_out);
+
+/* kvp_node_times returns histograms that live as long as the node. Any thread may read them. */
+kvp_node_times_t *kvp_node_times(kvp_node_t *node);
 
 #endif

@@ -197,6 +197,7 @@ struct kvp_node {
     pthread_t thread;
     bool has_thread;
 
+    kvp_node_times_t times; /* figures.c */
     struct { /* figures.c; the lock guards the other fields */
         pthread_mutex_t lock;
         pthread_cond_t changed;
@@ -246,9 +247,11 @@ void kvp_node_fence_anew(kvp_node_t *node);
 
 /* Functions of figures.c. kvp_node_failed stores the reason why the node is not mounted, for threads in kvp_node_wait.
  * kvp_node_publish copies the figures for other threads, and returns whether another thread wants the node to stop, at
- * *stop_by_ns_out at the latest. kvp_node_ask_stop asks for this from another thread. */
+ * *stop_by_ns_out at the latest. kvp_node_times_init gives the histograms their bounds. kvp_node_ask_stop asks for this
+ * from another thread. */
 void kvp_node_failed(kvp_node_t *node, kvp_err_t err);
 bool kvp_node_publish(kvp_node_t *node, uint64_t *stop_by_ns_out);
+void kvp_node_times_init(kvp_node_times_t *times);
 void kvp_node_ask_stop(kvp_node_t *node, uint64_t deadline_ns);
 
 /* A control connection of a client to the node. */

@@ -39,6 +39,7 @@ typedef struct {
 
 struct order {
     kvp_list_t link; /* link in tiering->orders, until the order is answered */
+    uint64_t began_ns;
     uint64_t link_number;
     uint64_t request_id; /* the number of the master's request to answer; 0 = none, for reads and drops of a report */
     uint8_t opcode;
@@ -68,6 +69,7 @@ order_make(kvp_node_t *node, uint8_t opcode, uint64_t request_id, uint32_t n)
 
     if (o == NULL) return NULL;
     kvp_list_init(&o->link);
+    o->began_ns = kvp_now_ns();
     o->link_number = node->link.number;
     o->request_id = request_id;
     o->opcode = opcode;
@@ -97,6 +99,9 @@ answer_order(kvp_node_t *node, order_t *o)
     kvp_node_link_t *l = &node->link;
 
     if (o->opcode == KVP_OP_DEMOTE) take_back_lost(node, o);
+    if (o->opcode == KVP_OP_DEMOTE || o->opcode == KVP_OP_STAGE)
+        kvp_histogram_add(&node->times.works[o->opcode == KVP_OP_DEMOTE ? KVP_NODE_WORK_demote : KVP_NODE_WORK_stage],
+                          kvp_now_ns() - o->began_ns);
     if (o->request_id != 0 && l->state != KVP_LINK_DOWN && o->link_number == l->number) {
         msg.err = o->err;
         msg.n = o->opcode == KVP_OP_DROP ? 0 : o->n;

@@ -13,6 +13,7 @@
 #include "common/base.h"
 #include "common/idset.h"
 #include "common/list.h"
+#include "common/metrics.h"
 #include "common/parse.h"
 #include "proto/segfmt.h"
 
@@ -102,6 +103,12 @@ typedef struct {
     int fd;
 } kvp_token_t;
 
+/* The requests of peers that a serving side answered. One request may have many operations. */
+typedef struct {
+    kvp_histogram_t read_ns, write_ns; /* from a request's first operation to the end of its answer */
+    _Atomic uint64_t read_bytes, written_bytes;
+} kvp_served_t;
+
 typedef struct {
     uint64_t incarnation; /* the client's incarnation, which is sent to peers; 0 on an instance that only serves */
     /* True: each endpoint sends a random incarnation of its own (kvp_ep_t) instead of the instance's, so that each can
@@ -116,6 +123,9 @@ typedef struct {
     /* software adapters are trusted: kvp_ep_t.needs_sums stays false for an endpoint on a software adapter */
     bool trusts_adapters;
     const void *own; /* the options of this one transport, of the type that its table.h declares; NULL = defaults */
+    /* Counts of requests of peers; borrowed for the life of the instance; NULL = not wanted. A transport whose peers
+     * move the bytes themselves (shm, rdma) counts nothing. */
+    kvp_served_t *served;
 } kvp_tp_conf_t;
 
 typedef enum {

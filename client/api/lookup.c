@@ -144,6 +144,7 @@ look_up(kvpool_t *pool, ask_t *a, const kvpool_key_t *keys, size_t n, const kvpo
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
 
     if (err != KVP_OK) return err;
+    kvp_call_measure(&call, KVP_CALL_lookup);
     a->call = &call;
     a->head.n = (uint32_t)n;
     a->head.is_groups = (call.flags & KVPOOL_GROUPS) != 0;

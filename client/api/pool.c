@@ -7,6 +7,7 @@
  * because its locks may be held by threads that do not exist in the child. */
 #include "client/api/verify.h"
 #include "client/api/pool.h"
+#include "client/api/exporter.h"
 
 #include "common/waits.h"
 #include "transport/all/registry.h"
@@ -164,6 +165,12 @@ kvp_call_release(kvp_apicall_t *call, uint64_t id)
      KVPOOL_EPOCH | KVPOOL_PLACES | KVPOOL_ALL_TENANTS | KVPOOL_CURVES)
 
 /* ---- begin and end of every call */
+const char *const kvp_call_names[KVP_CALLS_N] = {
+#define CALL_NAME(name) #name,
+    KVP_CLIENT_CALLS(CALL_NAME)
+#undef CALL_NAME
+};
+
 static bool
 are_opts_legal(const kvpool_opts_t *opts)
 {
@@ -181,6 +188,7 @@ kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_ou
 {
     bool has_detail = opts != NULL && opts->struct_size > OPTS_V2_BYTES && opts->detail != NULL && opts->detail_cap > 0;
     kvp_err_t err;
+    uint64_t now_ns;
     uint32_t ms;
 
     if (pool == NULL) return KVP_INVALID;
@@ -190,10 +198,12 @@ kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_ou
     if (err != KVP_OK) return err;
 
     ms = opts != NULL && opts->deadline_ms != 0 ? opts->deadline_ms : pool->deadline_ms;
+    now_ns = kvp_now_ns();
     *call_out = (kvp_apicall_t){
         .pool = pool,
         .scratch = kvp_scratch_take(&pool->scratches),
-        .deadline_ns = kvp_now_ns() + ms * KVP_NS_PER_MS,
+        .began_ns = now_ns,
+        .deadline_ns = now_ns + ms * KVP_NS_PER_MS,
         .flags = opts != NULL ? opts->flags : 0,
         .replicas = opts != NULL && opts->struct_size > OPTS_V1_BYTES ? opts->replicas : 0,
         .detail = has_detail ? opts->detail : NULL,
@@ -214,6 +224,7 @@ kvp_call_end(kvp_apicall_t *call, kvp_err_t err)
 {
     kvpool_t *pool = call->pool;
 
+    if (call->took != NULL) kvp_histogram_add(call->took, kvp_now_ns() - call->began_ns);
     kvp_count(&pool->counters.deadlines, err == KVP_DEADLINE);
     kvp_scratch_rele(&pool->scratches, call->scratch);
     kvp_calls_leave(&pool->calls);
@@ -226,6 +237,7 @@ typedef struct {
     char name[KVP_HOST_ID_MAX + 1];
     char host_id[KVP_HOST_ID_MAX + 1];
     kvp_session_conf_t session;
+    kvp_hostport_t metrics; /* where to serve metrics; an empty host = nowhere */
 } opening_t;
 
 static const char *
@@ -321,6 +333,16 @@ choose_master_wait(opening_t *o)
     return KVP_OK;
 }
 
+static kvp_err_t
+choose_metrics(opening_t *o)
+{
+    const char *text = or_env(NULL, "KVPOOL_METRICS", NULL);
+
+    if (text == NULL || kvp_parse_hostport(text, &o->metrics) == KVP_OK) return KVP_OK;
+    return refuse_opening(o, KVP_INVALID, "KVPOOL_METRICS",
+                          "an address is expected, HOST:PORT, such as 127.0.0.1:9400");
+}
+
 static uint32_t
 choose_locations(uint32_t asked)
 {
@@ -350,6 +372,7 @@ read_conf(const kvpool_conf_t *conf, opening_t *o)
     if (err == KVP_OK) err = choose_verify(o);
     if (err == KVP_OK) err = choose_transports(o);
     if (err == KVP_OK) err = choose_master_wait(o);
+    if (err == KVP_OK) err = choose_metrics(o);
     if (err != KVP_OK) return err;
     if (o->conf.tenant != NULL && strlen(o->conf.tenant) > KVP_TENANT_NAME_MAX)
         return refuse_opening(o, KVP_INVALID, "tenant", "its name has more than 128 bytes");
@@ -408,6 +431,10 @@ pool_create(const opening_t *o)
     kvp_calls_init(&pool->calls);
     pthread_mutex_init(&pool->lock, NULL);
     kvp_list_init(&pool->views);
+    for (size_t i = 0; i < KVP_CALLS_N; i++) {
+        pool->calls_ns[i].bounds = kvp_metric_latency_bounds;
+        pool->calls_ns[i].bound_count = KVP_METRIC_LATENCY_BOUNDS;
+    }
     kvp_regs_init(&pool->regs, o->session.peers.transports, o->session.peers.transports_n);
     kvp_bounces_init(&pool->bounces, KVP_BOUNCES_MAX, 2);
     kvp_scratch_pool_init(&pool->scratches);
@@ -459,6 +486,7 @@ kvpool_open(const kvpool_conf_t *conf, kvpool_t **pool_out)
         kvpool_free(pool);
         return err;
     }
+    if (o.metrics.host[0] != '\0') kvp_exporter_start(pool, &o.metrics);
     *pool_out = pool;
     return KVP_OK;
 }
@@ -498,6 +526,7 @@ kvpool_close(kvpool_t *pool)
     if (err != KVP_OK) return err;
     if (pool->session != NULL) kvp_session_stop(pool->session);
     kvp_calls_wait(&pool->calls);
+    kvp_exporter_stop(pool);
     kvp_views_end(pool);
     if (pool->node != NULL) kvp_node_stop(pool->node, kvp_now_ns() + UNMOUNT_NS);
     if (pool->session != NULL) kvp_session_destroy(pool->session);

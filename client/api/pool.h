@@ -15,6 +15,19 @@
 #include "client/data/bounced.h"
 #include "common/clock.h"
 #include "common/forkguard.h"
+#include "common/metrics.h"
+
+/* The calls whose times are measured. */
+#define KVP_CLIENT_CALLS(X) X(put) X(get) X(batch_put) X(batch_get) X(exists) X(batch_is_exist) X(lookup) X(remove)
+typedef enum {
+#define KVP_CALL_KIND(name) KVP_CALL_##name,
+    KVP_CLIENT_CALLS(KVP_CALL_KIND)
+#undef KVP_CALL_KIND
+        KVP_CALLS_N,
+} kvp_call_kind_t;
+extern const char *const kvp_call_names[KVP_CALLS_N];
+
+typedef struct kvp_exporter kvp_exporter_t;
 
 struct kvpool {
     kvp_forkguard_t guard;
@@ -27,6 +40,8 @@ struct kvpool {
     kvp_bounces_t bounces;
     kvp_scratch_pool_t scratches;
     kvp_counters_t counters;
+    kvp_histogram_t calls_ns[KVP_CALLS_N];
+    kvp_exporter_t *exporter; /* the port for Prometheus; NULL = none */
     _Atomic uint64_t attempts; /* the last attempt number that a put of this handle took */
     uint32_t deadline_ms;
     bool wants_sums; /* reads verify the checksum of the payload */
@@ -40,7 +55,8 @@ struct kvpool {
 typedef struct {
     kvpool_t *pool;
     kvp_scratch_t *scratch;
-    uint64_t deadline_ns;
+    uint64_t began_ns, deadline_ns;
+    kvp_histogram_t *took; /* the call's time is added here at its end; NULL = not measured */
     uint32_t flags;
     uint32_t replicas;
     char *detail; /* the caller's buffer for the reason why the master refused; NULL = the caller wants no reason */
@@ -54,9 +70,15 @@ typedef struct {
 } kvp_apicall_t;
 
 /* kvp_call_begin checks handle and options. Errors: INVALID, FORKED, CLOSED, NOMEM. After OK the caller ends the call
- * with kvp_call_end, which returns err and counts err if it is DEADLINE. */
+ * with kvp_call_end, which returns err and counts err if it is DEADLINE. kvp_call_measure makes the end of the call
+ * measure its time as the time of this kind of call. */
 kvp_err_t kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_out) KVP_MUST_USE;
 kvp_err_t kvp_call_end(kvp_apicall_t *call, kvp_err_t err);
+static inline void
+kvp_call_measure(kvp_apicall_t *call, kvp_call_kind_t kind)
+{
+    call->took = &call->pool->calls_ns[kind];
+}
 
 /* kvp_call_hold waits for a session with the master and holds its link for the call: kvp_session_hold if the call is
  * patient, else kvp_session_hold_soon. NOT_LEADER: the handle is is_state_only, and the call needs a leader. */

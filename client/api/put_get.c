@@ -204,6 +204,7 @@ run_batch(kvpool_t *pool, kvpool_item_t *items, size_t n, const kvpool_opts_t *o
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
 
     if (err != KVP_OK) return err;
+    kvp_call_measure(&call, run == put_window ? KVP_CALL_batch_put : KVP_CALL_batch_get);
     if (n > UINT32_MAX || (n > 0 && (items == NULL || results == NULL))) return kvp_call_end(&call, KVP_INVALID);
     if (n > KVP_ARRAY_LEN(few)) spans = malloc(n * sizeof *spans);
     err = spans == NULL ? KVP_NOMEM : check_items(pool, items, n, run == put_window, spans, &holds, results);
@@ -260,6 +261,7 @@ kvpool_put(kvpool_t *pool, const void *key, size_t key_len, const void *value, s
     kvp_reg_t *reg;
 
     if (err != KVP_OK) return err;
+    kvp_call_measure(&call, KVP_CALL_put);
     if (!kvp_key_is_legal(key, key_len)) return kvp_call_end(&call, KVP_BAD_KEY);
     if (value == NULL || len == 0) return kvp_call_end(&call, KVP_INVALID);
     op.lineage = told_lineage(call.lineage);
@@ -293,6 +295,7 @@ kvpool_get(kvpool_t *pool, const void *key, size_t key_len, void *buf, size_t ca
     kvp_reg_t *reg;
 
     if (err != KVP_OK) return err;
+    kvp_call_measure(&call, KVP_CALL_get);
     if (!kvp_key_is_legal(key, key_len)) return kvp_call_end(&call, KVP_BAD_KEY);
     if ((buf == NULL && cap > 0) || len_out == NULL) return kvp_call_end(&call, KVP_INVALID);
     err = hold_if_registered(&pool->regs, &span, false, &reg);

@@ -118,6 +118,7 @@ kvpool_exists(kvpool_t *pool, const void *key, size_t key_len, int *exists_out, 
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
 
     if (err != KVP_OK) return err;
+    kvp_call_measure(&call, KVP_CALL_exists);
     err = exists_out == NULL ? KVP_INVALID : kvp_keys_check(&one, 1);
     if (err == KVP_OK) err = ask_exists(&call, &one, NULL, 1, &result);
     if (err == KVP_OK) *exists_out = result;
@@ -169,6 +170,7 @@ kvpool_batch_is_exist(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const 
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
 
     if (err != KVP_OK) return err;
+    kvp_call_measure(&call, KVP_CALL_batch_is_exist);
     if (n > 0 && (keys == NULL || results == NULL)) return kvp_call_end(&call, KVP_INVALID);
     for (size_t i = 0; i < n; i += KVP_BATCH_MAX) {
         size_t some = n - i < KVP_BATCH_MAX ? n - i : KVP_BATCH_MAX;

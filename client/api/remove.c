@@ -19,8 +19,10 @@ begin_removal(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_out
 {
     kvp_err_t err = kvp_call_begin(pool, opts, call_out);
 
-    if (err == KVP_OK) call_out->is_patient = true;
-    return err;
+    if (err != KVP_OK) return err;
+    call_out->is_patient = true;
+    kvp_call_measure(call_out, KVP_CALL_remove);
+    return KVP_OK;
 }
 
 /* Drops the cached locations of the removed keys, because the client that removed a key must not read the key from

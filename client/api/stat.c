@@ -2,7 +2,7 @@
  * kvpool_stat: writes as JSON the pool's figures from the master, the pool's segments, and this client's counters:
  * {"pool": {...}, "masters": [...], "tenants": [...], "segments": [...], "tiers": [...], "client": {...,
  * "transports": [...]}} */
-#include "client/api/pool.h"
+#include "client/api/exporter.h"
 
 #include "client/memory/segments.h"
 #include "common/jsonw.h"
@@ -241,6 +241,21 @@ write_costs(kvp_jsonw_t *w, const kvp_path_counters_t *p)
 }
 
 static void
+write_call(kvp_jsonw_t *w, const char *name, const kvp_histogram_t *took)
+{
+    uint64_t count;
+    const uint64_t p50_ns = kvp_histogram_quantile(took, 0.5, &count);
+
+    kvp_jsonw_open(w, NULL, '{');
+    kvp_jsonw_text(w, "name", name);
+    kvp_jsonw_u64(w, "count", count);
+    kvp_jsonw_u64(w, "sum_us", load_counter(&took->sum) / 1000);
+    kvp_jsonw_u64(w, "p50_us", p50_ns / 1000);
+    kvp_jsonw_u64(w, "p99_us", kvp_histogram_quantile(took, 0.99, &count) / 1000);
+    kvp_jsonw_close(w, '}');
+}
+
+static void
 write_client(const kvpool_t *pool, kvp_jsonw_t *w)
 {
     const kvp_peers_conf_t *conf = &kvp_session_conf(pool->session)->peers;
@@ -252,6 +267,11 @@ write_client(const kvpool_t *pool, kvp_jsonw_t *w)
 #define WRITE_COUNTER(name, help) kvp_jsonw_u64(w, #name, load_counter(&c->name));
     KVP_CLIENT_COUNTERS(WRITE_COUNTER)
 #undef WRITE_COUNTER
+    kvp_jsonw_text(w, "metrics", kvp_exporter_at(pool));
+    kvp_jsonw_open(w, "calls", '[');
+    for (size_t i = 0; i < KVP_CALLS_N; i++)
+        write_call(w, kvp_call_names[i], &pool->calls_ns[i]);
+    kvp_jsonw_close(w, ']');
     kvp_jsonw_open(w, "transports", '[');
     for (size_t i = 0; i < conf->transports_n; i++) {
         const kvp_path_counters_t *p = &c->paths[i];

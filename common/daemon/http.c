@@ -6,7 +6,7 @@
 #include "common/daemon/http.h"
 
 #include "common/clock.h"
-#include "common/daemon/http_guard.h"
+#include "common/http_guard.h"
 #include "common/daemon/http_places.h"
 #include "common/daemon/jobs.h"
 #include "common/log.h"

@@ -5,7 +5,7 @@
 #define KVP_CONDUCTOR_PROXY_LATENCY_H
 
 #include "common/buf.h"
-#include "common/daemon/metrics.h"
+#include "common/metrics.h"
 
 typedef struct {
     kvp_histogram_t first, whole; /* in ns */

@@ -12,7 +12,7 @@
 #ifndef KVP_MASTER_SHELL_TIMES_H
 #define KVP_MASTER_SHELL_TIMES_H
 
-#include "common/daemon/metrics.h"
+#include "common/metrics.h"
 
 typedef enum { KVP_STEP_FRAME, KVP_STEP_TICK, KVP_STEP_CLOSE, KVP_STEP_KINDS } kvp_step_kind_t;
 

@@ -2,7 +2,7 @@
  * The node's figures over HTTP. Each request gets a fresh copy of kvp_node_info. */
 #include "node/daemon/admin.h"
 
-#include "common/daemon/process.h"
+#include "common/process.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -154,6 +154,44 @@ add_figures(kvp_node_admin_t *admin)
     return err;
 }
 
+static double
+read_atomic(void *arg)
+{
+    return (double)atomic_load_explicit((const _Atomic uint64_t *)arg, memory_order_relaxed);
+}
+
+static kvp_err_t
+add_times(kvp_node_admin_t *admin)
+{
+    static const char *const works[] = {
+#define LABEL(name) "call=\"" #name "\"",
+        KVP_NODE_WORKS(LABEL)
+#undef LABEL
+    };
+    static const char reads[] = "transport=\"tcp\",op=\"read\"", writes[] = "transport=\"tcp\",op=\"write\"";
+    static const char served[] = "requests of clients for data, until the end of the answer";
+    static const char bytes[] = "bytes that clients read and wrote by these requests";
+    kvp_node_times_t *times = kvp_node_times(admin->node);
+    kvp_metrics_t *m = admin->metrics;
+    kvp_err_t err = KVP_OK;
+
+    for (size_t i = 0; i < KVP_NODE_WORKS_N && err == KVP_OK; i++)
+        err = kvp_metrics_histogram_at(m, "kvpool_node_call_seconds", works[i],
+                                       "work for one request of a client, or one order of the master", 1e-9,
+                                       &times->works[i]);
+    if (err == KVP_OK)
+        err = kvp_metrics_histogram_at(m, "kvpool_node_served_seconds", reads, served, 1e-9, &times->served.read_ns);
+    if (err == KVP_OK)
+        err = kvp_metrics_histogram_at(m, "kvpool_node_served_seconds", writes, served, 1e-9, &times->served.write_ns);
+    if (err == KVP_OK)
+        err = kvp_metrics_counter_fn(m, "kvpool_node_served_bytes_total", reads, bytes, read_atomic,
+                                     &times->served.read_bytes);
+    if (err == KVP_OK)
+        err = kvp_metrics_counter_fn(m, "kvpool_node_served_bytes_total", writes, bytes, read_atomic,
+                                     &times->served.written_bytes);
+    return err;
+}
+
 kvp_err_t
 kvp_node_admin_init(kvp_node_admin_t *admin, kvp_http_t *http, kvp_node_t *node)
 {
@@ -165,6 +203,7 @@ kvp_node_admin_init(kvp_node_admin_t *admin, kvp_http_t *http, kvp_node_t *node)
     if (admin->metrics == NULL) return KVP_NOMEM;
     err = kvp_process_add(admin->metrics);
     if (err == KVP_OK) err = add_figures(admin);
+    if (err == KVP_OK) err = add_times(admin);
     if (err == KVP_OK) err = kvp_http_route(http, "GET", "/health", on_health, admin);
     if (err == KVP_OK) err = kvp_http_route(http, "GET", "/metrics", on_metrics, admin);
     return err;

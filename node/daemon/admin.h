@@ -5,7 +5,7 @@
 
 #include "node/node.h"
 #include "common/daemon/http.h"
-#include "common/daemon/metrics.h"
+#include "common/metrics.h"
 
 typedef struct {
     kvp_node_t *node; /* the node, borrowed until the HTTP server is stopped */

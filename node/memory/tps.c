@@ -127,9 +127,9 @@ kvp_node_tps_is_free(const kvp_transport_ops_t *const *ops, size_t n, const kvp_
 
 kvp_err_t
 kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, size_t n, uint32_t needed, uint32_t lanes,
-                   const kvp_hostport_t *listen_at, kvp_node_mem_t *mem)
+                   const kvp_hostport_t *listen_at, kvp_node_mem_t *mem, kvp_served_t *served)
 {
-    kvp_tp_conf_t conf = {.lanes = lanes, .needs_attachment = true};
+    kvp_tp_conf_t conf = {.lanes = lanes, .needs_attachment = true, .served = served};
     kvp_err_t err;
 
     memset(t, 0, sizeof *t);

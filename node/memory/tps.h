@@ -32,10 +32,12 @@ typedef struct {
 /* kvp_node_tps_start creates an instance of each transport, registers mem (in the background if that is slow: mrs_err
  * of a chunk has the result), and starts the lanes of transports with a serving side. A transport with a port of its
  * own listens at the node's address. On an error everything is undone. mem is borrowed until kvp_node_tps_stop, which
- * ends all data connections; stop is legal on a zeroed or stopped value. A transport with a port of its own that
- * cannot serve here is left out with a log line, unless its bit in `needed` is set. */
+ * ends all data connections, and so is served, which gets the counts of peers' requests; stop is legal on a zeroed or
+ * stopped value. A transport with a port of its own that cannot serve here is left out with a log line, unless its bit
+ * in `needed` is set. */
 kvp_err_t kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, size_t n, uint32_t needed,
-                             uint32_t lanes, const kvp_hostport_t *at, kvp_node_mem_t *mem) KVP_MUST_USE;
+                             uint32_t lanes, const kvp_hostport_t *at, kvp_node_mem_t *mem, kvp_served_t *served)
+    KVP_MUST_USE;
 void kvp_node_tps_stop(kvp_node_tps_t *t);
 
 /* kvp_node_tps_is_free returns whether no transport with a port of its own finds the port of `at` in use. */

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps web pages away from a control port, by the rules of kvpool's own daemons (common/daemon/http_guard.h): a browser sends requests of
+"""Keeps web pages away from a control port, by the rules of kvpool's own daemons (common/http_guard.h): a browser sends requests of
 any page to any address that it reaches, 127.0.0.1 included, and names the page in headers that the page cannot change."""
 import ipaddress
 import re

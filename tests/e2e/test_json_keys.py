@@ -87,7 +87,7 @@ def test_stat(pool):
     assert set(stat["tenants"][0]) == told["tenants"]
     assert set(stat["segments"][0]) == told["segments"]
     transports = stat["client"]["transports"][0]
-    assert set(stat["client"]) | set(transports) == told["client"]
+    assert set(stat["client"]) | set(transports) | set(stat["client"]["calls"][0]) == told["client"]
     metrics = {name.removesuffix("_total") for row in rows("Metrics") for name in words(row[0])}
     counters = {re.sub("_ns$", "_seconds", name) for name in stat["pool"]["counters"]}
     assert counters <= metrics, counters - metrics

@@ -6,6 +6,7 @@
 #include "transport/tcp/sock.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
+#include "common/clock.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -280,6 +281,10 @@ begin_op(kvp_tcp_conn_t *conn)
     const kvp_data_op_t *op = &conn->dec.op;
     uint32_t i = w->ops_n++;
 
+    if (i == 0) {
+        w->began_ns = kvp_now_ns();
+        w->bytes = 0;
+    }
     conn->op_serial++;
     if (op->kind == KVP_DATA_READ) {
         kvp_tcp_read_t *r = &w->reads[i];
@@ -298,6 +303,7 @@ begin_op(kvp_tcp_conn_t *conn)
     } else {
         w->status[i] = run_publish(ex, op);
     }
+    if (w->status[i] == KVP_OK && op->kind != KVP_DATA_PUBLISH) w->bytes += op->len;
     return true;
 }
 
@@ -394,6 +400,18 @@ step_request(kvp_tcp_conn_t *conn, size_t *n_out)
 
 /* ---- answers to the peer; answer.c chooses the bytes */
 
+static void
+count_served(const kvp_tcp_conn_t *conn)
+{
+    kvp_served_t *served = conn->lane->shared->served;
+    const kvp_tcp_work_t *w = conn->work;
+
+    if (served == NULL) return;
+    kvp_histogram_add(conn->dec.is_read ? &served->read_ns : &served->write_ns, kvp_now_ns() - w->began_ns);
+    atomic_fetch_add_explicit(conn->dec.is_read ? &served->read_bytes : &served->written_bytes, w->bytes,
+                              memory_order_relaxed);
+}
+
 static step_t
 step_answer(kvp_tcp_conn_t *conn, size_t *n_out)
 {
@@ -413,6 +431,7 @@ step_answer(kvp_tcp_conn_t *conn, size_t *n_out)
     }
     kvp_tcp_answer_took(conn, *n_out);
     if (kvp_tcp_answer_is_over(conn)) {
+        count_served(conn);
         conn->state = KVP_TCP_CONN_REQUEST;
         conn->work->ops_n = 0;
     }

@@ -50,6 +50,8 @@ typedef struct kvp_tcp_work {
     uint32_t rx_at, rx_len; /* the received bytes that are not yet decoded, in rx */
     uint32_t ops_n; /* the number of operations decoded so far */
     kvp_tcp_land_t land;
+    uint64_t began_ns; /* the time of the request's first operation */
+    uint64_t bytes; /* the bytes of the request's accepted READs and WRITEs */
 
     /* The fields from here on describe the answer. */
     uint32_t head_len, head_sent;
@@ -111,6 +113,7 @@ typedef struct {
     kvp_idset_t fenced; /* the fenced incarnations; guarded by peers_lock */
     _Atomic uint32_t conns_n;
     kvp_log_limit_t refused_lines;
+    kvp_served_t *served; /* counts of answered requests; borrowed; NULL = not wanted */
 } kvp_tcp_shared_t;
 
 typedef struct kvp_tcp_lane {

@@ -521,6 +521,7 @@ kvp_tcp_server_create(const kvp_tp_conf_t *conf, kvp_tcp_server_t **server_out)
     server->max_conns = conf->max_conns == 0 ? MAX_CONNS_DEFAULT : conf->max_conns;
     server->shared.refused_lines = (kvp_log_limit_t){.burst = 5, .interval_ms = 10000};
     memcpy(server->shared.pool_id, conf->pool_id, sizeof server->shared.pool_id);
+    server->shared.served = conf->served;
     pthread_mutex_init(&server->shared.peers_lock, NULL);
     err = kvp_exports_init(&server->shared.exports);
     if (err != KVP_OK) goto fail;

@@ -181,9 +181,11 @@ typedef struct {
 } kvp_master_tenant_t;
 
 /* kvp_master_nodes writes at most max segments and returns their number. kvp_master_tenants writes the whole pool, then
- * the tenants with the most bytes, at most max together; the rest of the tenants is in the pool's figures only. */
+ * the 32 tenants with the most bytes, then the sum of all others, if any, as the tenant "other"; at most
+ * KVP_MASTER_TENANTS together. A tenant of this name is in the sum, because two series of a metric may not be equal. */
+#define KVP_MASTER_TENANTS 34u
 uint32_t kvp_master_nodes(const kvp_master_t *master, kvp_master_node_t *nodes_out, uint32_t max);
-uint32_t kvp_master_tenants(const kvp_master_t *master, kvp_master_tenant_t *tenants_out, uint32_t max);
+uint32_t kvp_master_tenants(const kvp_master_t *master, kvp_master_tenant_t tenants_out[KVP_MASTER_TENANTS]);
 
 /* kvp_master_note_times passes two statistics that need a clock, for Status: step_longest_ns and answer_longest_ns. */
 void kvp_master_note_times(kvp_master_t *master, uint64_t step_longest_ns, uint64_t answer_longest_ns);

@@ -31,6 +31,7 @@ kvp_master_stats(const kvp_master_t *m, kvp_master_stats_t *stats_out)
 }
 
 #define KVP_TENANTS_SHOWN 32u /* most tenants in metrics */
+#define OTHER_TENANTS "other" /* name of the sum of all further tenants in metrics */
 
 /* Adds the log's segments to the statistics of a standby, to which no node is connected. */
 static void
@@ -264,6 +265,14 @@ kvp_master_nodes(const kvp_master_t *m, kvp_master_node_t *nodes_out, uint32_t m
     return n;
 }
 
+/* Subtracts a part of the counts. The windows of two counts may end at different moments, so no count goes below 0. */
+static void
+subtract_asked(kvp_askcount_t *from, const kvp_askcount_t *part)
+{
+    from->asked -= kvp_min_u64(from->asked, part->asked);
+    from->found = kvp_min_u64(from->found - kvp_min_u64(from->found, part->found), from->asked);
+}
+
 static void
 describe_asked(const kvp_master_t *m, const kvp_ratio_t *ratio, const kvp_curve_t *curve, kvp_master_tenant_t *to)
 {
@@ -276,11 +285,28 @@ describe_asked(const kvp_master_t *m, const kvp_ratio_t *ratio, const kvp_curve_
         to->curve[i] = kvp_curve_hits(curve, m->ctx.st.size_bytes / 4 << i);
 }
 
+/* Describes the tenants that are not listed: the sums of all tenants, less the n listed ones. The first entry is the
+ * pool's. */
+static void
+describe_others(kvp_master_tenant_t *tenants, uint32_t n, kvp_master_tenant_t *others)
+{
+    snprintf(others->name, sizeof others->name, "%s", OTHER_TENANTS);
+    others->minute = tenants[0].minute;
+    others->hour = tenants[0].hour;
+    for (uint32_t i = 1; i <= n; i++) {
+        others->objects -= tenants[i].objects;
+        others->used_bytes -= tenants[i].used_bytes;
+        subtract_asked(&others->minute, &tenants[i].minute);
+        subtract_asked(&others->hour, &tenants[i].hour);
+    }
+}
+
 uint32_t
-kvp_master_tenants(const kvp_master_t *m, kvp_master_tenant_t *tenants_out, uint32_t max)
+kvp_master_tenants(const kvp_master_t *m, kvp_master_tenant_t tenants_out[KVP_MASTER_TENANTS])
 {
     const kvp_tenant_t *top[KVP_TENANTS_SHOWN];
-    uint32_t n = 0;
+    kvp_master_tenant_t others = {0};
+    uint32_t n = 0, all_n = 0;
 
     tenants_out[0] = (kvp_master_tenant_t){.objects = m->ctx.st.objects, .used_bytes = m->ctx.st.used_bytes};
     describe_asked(m, &m->cat.asks.ratio, m->cat.asks.curve, &tenants_out[0]);
@@ -288,13 +314,17 @@ kvp_master_tenants(const kvp_master_t *m, kvp_master_tenant_t *tenants_out, uint
         const kvp_tenant_t *t = kvp_ptab_get(&m->cat.tenants, i);
         uint32_t at = n < KVP_TENANTS_SHOWN ? n : KVP_TENANTS_SHOWN - 1;
 
-        if (t == NULL || (n == KVP_TENANTS_SHOWN && top[at]->used_bytes >= t->used_bytes)) continue;
+        if (t == NULL) continue;
+        all_n++;
+        others.objects += t->objects;
+        others.used_bytes += t->used_bytes;
+        if (strcmp(name_of(t), OTHER_TENANTS) == 0) continue;
+        if (n == KVP_TENANTS_SHOWN && top[at]->used_bytes >= t->used_bytes) continue;
         if (n < KVP_TENANTS_SHOWN) n++;
         for (; at > 0 && top[at - 1]->used_bytes < t->used_bytes; at--)
             top[at] = top[at - 1];
         top[at] = t;
     }
-    if (n > max - 1) n = max - 1;
     for (uint32_t i = 0; i < n; i++) {
         kvp_master_tenant_t *to = &tenants_out[1 + i];
 
@@ -302,5 +332,8 @@ kvp_master_tenants(const kvp_master_t *m, kvp_master_tenant_t *tenants_out, uint
         snprintf(to->name, sizeof to->name, "%s", name_of(top[i]));
         describe_asked(m, top[i]->ratio, kvp_asks_curve(&m->cat, top[i]), to);
     }
-    return n + 1;
+    if (all_n == n) return n + 1;
+    describe_others(tenants_out, n, &others);
+    tenants_out[1 + n] = others;
+    return n + 2;
 }

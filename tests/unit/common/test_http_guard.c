@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Which requests a control port takes for those of a web page. */
-#include "common/daemon/http_guard.h"
+#include "common/http_guard.h"
 #include "tests/cases.h"
 
 /* One request: the values of Host, Origin and Sec-Fetch-Site (NULL = absent), and whether it passes at a listener of

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Metrics: the text that Prometheus reads, what may not be registered, and adding from several threads. */
-#include "common/daemon/metrics.h"
+#include "common/metrics.h"
 #include "tests/cases.h"
 
 #include <pthread.h>
@@ -121,6 +121,28 @@ TEST_WITH(test_register_when_it_exists_or_differs, setup, teardown)
     assert_int_equal(kvp_metrics_histogram(metrics, "x", "a=\"1\"", "h", falling, 1, 1, &histogram), KVP_INVALID);
     assert_int_equal(kvp_metrics_histogram(metrics, "y", NULL, "h", falling, 2, 1, &histogram), KVP_INVALID);
     assert_int_equal(kvp_metrics_histogram(metrics, "y", NULL, "h", falling, 0, 1, &histogram), KVP_INVALID);
+}
+
+TEST_WITH(test_a_borrowed_histogram_and_its_quantiles, setup, teardown)
+{
+    kvp_metrics_t *metrics = *state;
+    static const uint64_t bounds[] = {1, 10, 100};
+    kvp_histogram_t histogram = {.bounds = bounds, .bound_count = KVP_ARRAY_LEN(bounds)};
+    uint64_t count = 1;
+    assert_int_equal(kvp_histogram_quantile(&histogram, 0.5, &count), 0);
+    assert_int_equal(count, 0);
+    for (uint64_t i = 0; i < 10; i++)
+        kvp_histogram_add(&histogram, i < 5 ? 1 : i < 9 ? 7 : 1000);
+    assert_int_equal(kvp_histogram_quantile(&histogram, 0, &count), 1);
+    assert_int_equal(kvp_histogram_quantile(&histogram, 0.5, &count), 1);
+    assert_int_equal(kvp_histogram_quantile(&histogram, 0.51, &count), 10);
+    assert_int_equal(kvp_histogram_quantile(&histogram, 0.99, &count), 100);
+    assert_int_equal(count, 10);
+    assert_int_equal(kvp_metrics_histogram_at(metrics, "x", NULL, "h", 1, &histogram), KVP_OK);
+    assert_int_equal(kvp_metrics_histogram_at(metrics, "x", NULL, "h", 1, &histogram), KVP_ALREADY);
+    kvp_histogram_add(&histogram, 2);
+    assert_renders(metrics, "# HELP x h\n# TYPE x histogram\nx_bucket{le=\"1\"} 5\nx_bucket{le=\"10\"} 10\n"
+                            "x_bucket{le=\"100\"} 10\nx_bucket{le=\"+Inf\"} 11\nx_sum 1035\nx_count 11\n");
 }
 
 enum { THREADS = 3, ADDS = 20000 };

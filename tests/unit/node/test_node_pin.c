@@ -443,7 +443,7 @@ TEST(test_nobody_waits_for_the_slow_one)
 
     assert_non_null(t);
     slow_reg_let(1); /* the check; all else waits at the gate */
-    assert_int_equal(kvp_node_tps_start(t, ops, 2, 3, 1, &at, mem), KVP_OK);
+    assert_int_equal(kvp_node_tps_start(t, ops, 2, 3, 1, &at, mem, NULL), KVP_OK);
     kvp_node_tps_names(t, names);
     assert_string_equal(names, "shm,slow");
     for (uint32_t i = 0; i < CHUNKS; i++) {

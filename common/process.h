@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Metrics that every daemon has: its version, and its memory, processor time and descriptors, under the names of
  * Prometheus's own client libraries. */
-#ifndef KVP_COMMON_DAEMON_PROCESS_H
-#define KVP_COMMON_DAEMON_PROCESS_H
+#ifndef KVP_COMMON_PROCESS_H
+#define KVP_COMMON_PROCESS_H
 
-#include "common/daemon/metrics.h"
+#include "common/metrics.h"
 
 /* kvp_process_add registers the metrics, whose values are read when they are rendered. Errors as kvp_metrics_gauge_fn.
  */

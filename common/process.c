@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Figures of this process, from /proc and getrusage. A figure that cannot be read is 0. */
-#include "common/daemon/process.h"
+#include "common/process.h"
 
 #include <dirent.h>
 #include <stdio.h>

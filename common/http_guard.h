@@ -4,8 +4,8 @@
  * browser names the page in Sec-Fetch-Site and Origin, and a page cannot change these headers. A page whose own
  * name resolves to 127.0.0.1 (DNS rebinding) has its name in Host. Clients other than browsers send neither header
  * and are not affected. Pure functions. */
-#ifndef KVP_COMMON_DAEMON_HTTP_GUARD_H
-#define KVP_COMMON_DAEMON_HTTP_GUARD_H
+#ifndef KVP_COMMON_HTTP_GUARD_H
+#define KVP_COMMON_HTTP_GUARD_H
 
 #include "common/base.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The registry of metrics: families (a name, its type and help) with their series. Families and series are only
  * added, never removed. So adding a value to a histogram needs no lock, and a histogram needs no reference count. */
-#include "common/daemon/metrics.h"
+#include "common/metrics.h"
 
 #include "common/list.h"
 
@@ -34,7 +34,8 @@ typedef struct {
     kvp_gauge_fn fn; /* function that returns the value; NULL = the series is a histogram */
     void *fn_arg;
     double scale;
-    kvp_histogram_t histogram;
+    kvp_histogram_t own; /* the histogram of kvp_metrics_histogram */
+    kvp_histogram_t *histogram; /* a borrowed histogram; NULL = own */
 } series_t;
 
 struct kvp_metrics {
@@ -46,8 +47,11 @@ struct kvp_metrics {
 #define MS 1000000ull
 #define US 1000ull
 const uint64_t kvp_metric_latency_bounds[KVP_METRIC_LATENCY_BOUNDS] = {
-    10 * US, 20 * US, 50 * US,  100 * US, 200 * US, 500 * US,  1 * MS,    2 * MS,    5 * MS,     10 * MS,
-    20 * MS, 50 * MS, 100 * MS, 200 * MS, 500 * MS, 1000 * MS, 2000 * MS, 5000 * MS, 10000 * MS,
+    1 * US, 2 * US,  5 * US,  10 * US, 20 * US,  50 * US,  100 * US, 200 * US,  500 * US,  1 * MS,    2 * MS,
+    5 * MS, 10 * MS, 20 * MS, 50 * MS, 100 * MS, 200 * MS, 500 * MS, 1000 * MS, 2000 * MS, 5000 * MS, 10000 * MS,
+};
+const uint64_t kvp_metric_coarse_bounds[KVP_METRIC_COARSE_BOUNDS] = {
+    10 * US, 50 * US, 200 * US, 1 * MS, 5 * MS, 20 * MS, 100 * MS, 500 * MS, 2000 * MS, 10000 * MS,
 };
 
 static bool
@@ -282,12 +286,36 @@ kvp_metrics_histogram(kvp_metrics_t *metrics, const char *name, const char *labe
         if (bounds[i] <= bounds[i - 1]) return KVP_INVALID;
     }
     series_t like = {.scale = scale};
-    like.histogram.bounds = bounds;
-    like.histogram.bound_count = bound_count;
+    like.own.bounds = bounds;
+    like.own.bound_count = bound_count;
     series_t *series;
     kvp_err_t err = add_series(metrics, name, TYPE_HISTOGRAM, labels, help, &like, &series);
-    if (err == KVP_OK) *histogram_out = &series->histogram;
+    if (err == KVP_OK) *histogram_out = &series->own;
     return err;
+}
+
+kvp_err_t
+kvp_metrics_histogram_at(kvp_metrics_t *metrics, const char *name, const char *labels, const char *help, double scale,
+                         kvp_histogram_t *histogram)
+{
+    series_t *series;
+    return add_series(metrics, name, TYPE_HISTOGRAM, labels, help, &(series_t){.scale = scale, .histogram = histogram},
+                      &series);
+}
+
+uint64_t
+kvp_histogram_quantile(const kvp_histogram_t *histogram, double q, uint64_t *count_out)
+{
+    uint64_t counts[KVP_METRIC_BOUNDS_MAX + 1], count = 0, seen = 0;
+    for (size_t i = 0; i <= histogram->bound_count; i++)
+        count += counts[i] = atomic_load_explicit(&histogram->buckets[i], memory_order_relaxed);
+    *count_out = count;
+    if (count == 0) return 0;
+    for (size_t i = 0; i < histogram->bound_count; i++) {
+        seen += counts[i];
+        if ((double)seen >= q * (double)count) return histogram->bounds[i];
+    }
+    return histogram->bounds[histogram->bound_count - 1];
 }
 
 static void
@@ -319,7 +347,7 @@ render_bucket(kvp_buf_t *text, const family_t *family, const series_t *series, d
 static void
 render_histogram(kvp_buf_t *text, const family_t *family, series_t *series)
 {
-    kvp_histogram_t *histogram = &series->histogram;
+    kvp_histogram_t *histogram = series->histogram != NULL ? series->histogram : &series->own;
     uint64_t sum = atomic_load_explicit(&histogram->sum, memory_order_relaxed);
     uint64_t count = 0;
     for (size_t i = 0; i <= histogram->bound_count; i++) {

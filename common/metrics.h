@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Counters, gauges and histograms, and their text for Prometheus (exposition format 0.0.4). Any thread may add
  * values, without a lock. Registering and rendering take the registry's lock. */
-#ifndef KVP_COMMON_DAEMON_METRICS_H
-#define KVP_COMMON_DAEMON_METRICS_H
+#ifndef KVP_COMMON_METRICS_H
+#define KVP_COMMON_METRICS_H
 
 #include "common/buf.h"
 
@@ -64,15 +64,24 @@ kvp_err_t kvp_metrics_gauge_fn(kvp_metrics_t *metrics, const char *name, const c
 kvp_err_t kvp_metrics_counter_fn(kvp_metrics_t *metrics, const char *name, const char *labels, const char *help,
                                  kvp_gauge_fn fn, void *arg) KVP_MUST_USE;
 /* kvp_metrics_histogram registers a histogram. bounds are borrowed for the registry's life; usually they are a
- * static array. Values are added in the unit of the bounds, and rendered multiplied by scale: with 1e-9,
- * nanoseconds become seconds, which the metric's name should then contain. */
+ * static array. kvp_metrics_histogram_at registers a histogram of the caller, borrowed for the registry's life. Values
+ * are added in the unit of the bounds, and rendered multiplied by scale: with 1e-9, nanoseconds become seconds, which
+ * the metric's name should then contain. */
 kvp_err_t kvp_metrics_histogram(kvp_metrics_t *metrics, const char *name, const char *labels, const char *help,
                                 const uint64_t *bounds, size_t bound_count, double scale,
                                 kvp_histogram_t **histogram_out) KVP_MUST_USE;
+kvp_err_t kvp_metrics_histogram_at(kvp_metrics_t *metrics, const char *name, const char *labels, const char *help,
+                                   double scale, kvp_histogram_t *histogram) KVP_MUST_USE;
 
-/* Bounds of a latency histogram: 10 us to 10 s, in nanoseconds. */
-#define KVP_METRIC_LATENCY_BOUNDS 19u
+/* kvp_histogram_quantile returns the smallest bound that at least the share q (0..1) of all values does not exceed:
+ * the last bound for larger values, 0 without values. *count_out is the number of values. */
+uint64_t kvp_histogram_quantile(const kvp_histogram_t *histogram, double q, uint64_t *count_out);
+
+/* Bounds of latency histograms in nanoseconds: 1 us to 10 s, and fewer bounds for daemons that there are many of. */
+#define KVP_METRIC_LATENCY_BOUNDS 22u
 extern const uint64_t kvp_metric_latency_bounds[KVP_METRIC_LATENCY_BOUNDS];
+#define KVP_METRIC_COARSE_BOUNDS 10u
+extern const uint64_t kvp_metric_coarse_bounds[KVP_METRIC_COARSE_BOUNDS];
 
 /* kvp_metrics_render appends the text of all metrics. The series of a family are adjacent, in order of registration. */
 void kvp_metrics_render(kvp_metrics_t *metrics, kvp_buf_t *text);

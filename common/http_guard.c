@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "common/daemon/http_guard.h"
+#include "common/http_guard.h"
 
 #include <arpa/inet.h>
 #include <string.h>
