@@ -26,18 +26,11 @@ put_string(kvp_jsonw_t *w, const char *text)
 
     kvp_buf_append(w->out, "\"", 1);
     while (text < end) {
-        size_t n = kvp_utf8_step(text, (size_t)(end - text));
-        char escaped[8];
+        char escaped[KVP_ESCAPED_MAX];
+        size_t used, n = kvp_utf8_escape(text, (size_t)(end - text), escaped, &used);
 
-        if (n == 0) {
-            put_text(w, "\\ufffd");
-        } else if ((unsigned char)*text < 0x20 || *text == '"' || *text == '\\') {
-            snprintf(escaped, sizeof escaped, "\\u%04x", (unsigned char)*text);
-            put_text(w, escaped);
-        } else {
-            kvp_buf_append(w->out, text, n);
-        }
-        text += n == 0 ? 1 : n;
+        kvp_buf_append(w->out, escaped, n);
+        text += used;
     }
     kvp_buf_append(w->out, "\"", 1);
 }

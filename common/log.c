@@ -4,20 +4,38 @@
 #include "common/log.h"
 
 #include "common/clock.h"
+#include "common/utf8.h"
 
 #include <errno.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <syslog.h>
 #include <time.h>
 #include <unistd.h>
 
-#define LINE_MAX_BYTES 1024
+#define LINE_MAX_BYTES 4096u /* a pipe takes so many bytes in one piece (PIPE_BUF) */
+#define END_MAX_BYTES 4u /* most bytes after the last value: quotation mark, brace, newline */
+#define TEXT_MAX_BYTES 2048u /* most bytes of the sentence and the pairs together, before they are escaped */
+#define MESSAGE_MAX_BYTES 1024u
+#define VALUE_MAX_BYTES 512u
+#define KEY_MAX_BYTES 40u
+#define FORMAT_MAX_BYTES 512u /* a longer format is one sentence */
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
 
+typedef struct {
+    char bytes[LINE_MAX_BYTES];
+    size_t len;
+    bool has_pair;
+} line_t;
+
 static _Atomic int log_level = KVP_LOG_INFO;
+static _Atomic int log_format = KVP_LOG_TEXT;
+static _Atomic bool is_journal; /* standard error is a stream of journald */
 static kvp_log_sink_fn sink_fn;
 static void *sink_arg;
 static _Thread_local bool is_hushed;
@@ -31,6 +49,33 @@ void
 kvp_log_set_level(kvp_log_level_t level)
 {
     atomic_store_explicit(&log_level, (int)level, memory_order_relaxed);
+}
+
+void
+kvp_log_set_format(kvp_log_format_t format)
+{
+    const char *stream = getenv("JOURNAL_STREAM");
+    unsigned long long device, inode;
+    struct stat st;
+
+    atomic_store_explicit(&log_format, (int)format, memory_order_relaxed);
+    is_journal = stream != NULL && sscanf(stream, "%llu:%llu", &device, &inode) == 2 &&
+                 fstat(STDERR_FILENO, &st) == 0 && st.st_dev == device && st.st_ino == inode;
+}
+
+const char *
+kvp_log_format_name(void)
+{
+    return atomic_load_explicit(&log_format, memory_order_relaxed) == KVP_LOG_JSON ? "json" : "text";
+}
+
+bool
+kvp_log_format_parse(const char *text, kvp_log_format_t *format_out)
+{
+    const bool is_json = text != NULL && strcmp(text, "json") == 0;
+    if (text != NULL && text[0] != '\0' && !is_json && strcmp(text, "text") != 0) return false;
+    *format_out = is_json ? KVP_LOG_JSON : KVP_LOG_TEXT;
+    return true;
 }
 
 bool
@@ -69,17 +114,134 @@ replace_control(char *text, size_t len)
     }
 }
 
-/* Writes the time, level and component. The wall clock is only for readers of the log; no decision depends on it. */
-static size_t
-format_prefix(char *line, size_t size, kvp_log_level_t level, const char *component)
+/* Appends the bytes, or nothing if they do not fit. */
+static bool
+append_bytes(line_t *line, const char *bytes, size_t len)
 {
+    if (line->len + len > LINE_MAX_BYTES - END_MAX_BYTES) return false;
+    memcpy(line->bytes + line->len, bytes, len);
+    line->len += len;
+    return true;
+}
+
+static bool
+needs_quotes(const char *text, size_t len)
+{
+    for (size_t i = 0; i < len; i++) {
+        if (text[i] <= ' ' || text[i] > '~' || strchr("\"=\\", text[i]) != NULL) return true;
+    }
+    return len == 0;
+}
+
+/* Appends key=value, or "key":"value". A value is cut to `most` bytes, and then ends with "...". */
+static void
+append_pair(line_t *line, const char *key, size_t key_len, const char *value, size_t len, size_t most, bool is_number)
+{
+    const bool is_json = atomic_load_explicit(&log_format, memory_order_relaxed) == KVP_LOG_JSON;
+    const bool is_quoted = is_json ? !is_number : needs_quotes(value, len);
+    const char *blank = line->has_pair ? is_json ? "," : " " : is_json ? "{" : "";
+    char text[KEY_MAX_BYTES + 8];
+    int n = snprintf(text, sizeof text, is_json ? "%s\"%.*s\":%s" : "%s%.*s=%s", blank, (int)key_len, key,
+                     is_quoted ? "\"" : "");
+
+    if (!append_bytes(line, text, (size_t)n)) return;
+    line->has_pair = true;
+    for (size_t at = 0, used; at < len; at += used) {
+        char escaped[KVP_ESCAPED_MAX];
+        size_t escaped_len = kvp_utf8_escape(value + at, len - at, escaped, &used);
+        if (at + used > most || !append_bytes(line, escaped, escaped_len)) {
+            (void)append_bytes(line, "...", 3);
+            break;
+        }
+    }
+    if (is_quoted) line->bytes[line->len++] = '"';
+}
+
+/* Appends the time, which journald would add a second time, the level and the component. The wall clock is only for
+ * readers of the log; no decision depends on it. */
+static void
+append_prefix(line_t *line, kvp_log_level_t level, const char *component)
+{
+    char text[40];
     struct timespec ts;
     struct tm tm;
-    clock_gettime(CLOCK_REALTIME, &ts);
-    gmtime_r(&ts.tv_sec, &tm);
-    size_t n = strftime(line, size, "%Y-%m-%dT%H:%M:%S", &tm);
-    int more = snprintf(line + n, size - n, ".%03ldZ %-5s %s: ", ts.tv_nsec / 1000000, level_names[level], component);
-    return more > 0 ? n + kvp_min_u64((uint64_t)more, size - n - 1) : n;
+
+    if (is_journal && sink_fn == NULL) {
+        static const int priorities[] = {LOG_ERR, LOG_WARNING, LOG_INFO, LOG_DEBUG};
+        (void)append_bytes(line, text, (size_t)snprintf(text, sizeof text, "<%d>", priorities[level]));
+    } else {
+        clock_gettime(CLOCK_REALTIME, &ts);
+        gmtime_r(&ts.tv_sec, &tm);
+        size_t n = strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &tm);
+        n += (size_t)snprintf(text + n, sizeof text - n, ".%03ldZ", ts.tv_nsec / 1000000);
+        append_pair(line, "time", 4, text, n, VALUE_MAX_BYTES, false);
+    }
+    append_pair(line, "level", 5, level_names[level], strlen(level_names[level]), VALUE_MAX_BYTES, false);
+    append_pair(line, "part", 4, component, strlen(component), VALUE_MAX_BYTES, false);
+}
+
+/* Returns the blank before the next key= of a format, or the end of the format. */
+static char *
+find_pair(char *format)
+{
+    for (char *at = strchr(format, ' '); at != NULL; at = strchr(at + 1, ' ')) {
+        size_t n = strspn(at + 1, "abcdefghijklmnopqrstuvwxyz0123456789_");
+        if (n > 0 && n <= KEY_MAX_BYTES && at[1 + n] == '=') return at;
+    }
+    return format + strlen(format);
+}
+
+/* Whether a value's format is one conversion of an integer, such as %llu. */
+static bool
+is_number(const char *format, const char *end)
+{
+    return end - format >= 2 && format[0] == '%' && format + 1 + strspn(format + 1, "lzhj") == end - 1 &&
+           (end[-1] == 'u' || end[-1] == 'd');
+}
+
+/* Returns the length of the text that the first part of the format makes, at most cap. */
+static size_t
+measure_part(const char *format, va_list ap, size_t cap)
+{
+    va_list copy;
+    va_copy(copy, ap);
+    int n = vsnprintf(NULL, 0, format, copy);
+    va_end(copy);
+    return n > 0 ? kvp_min_u64((uint64_t)n, cap) : 0;
+}
+
+/* Appends the sentence and the pairs of text, which the format has made. Where a pair begins is measured with the part
+ * of the format before the pair, so that no value can bring another pair. */
+static void
+append_text(line_t *line, const char *text, size_t len, const char *fmt, va_list ap, int error)
+{
+    char format[FORMAT_MAX_BYTES];
+    snprintf(format, sizeof format, "%s", fmt);
+    char *end = strlen(fmt) < sizeof format ? find_pair(format) : format + strlen(format);
+    size_t from = 0, to = len;
+
+    for (char *key = NULL; from <= len; from = to) {
+        char *next = *end != '\0' ? find_pair(end + 1) : NULL;
+        if (next != NULL) {
+            *end = '\0';
+            errno = error;
+            to = measure_part(format, ap, len);
+            *end = ' ';
+        } else {
+            to = len;
+        }
+        if (key == NULL) {
+            append_pair(line, "msg", 3, text, to, MESSAGE_MAX_BYTES, false);
+        } else {
+            size_t key_len = (size_t)(strchr(key, '=') - key);
+            size_t at = from + 1 + key_len + 1;
+            if (at <= to) /* else the text was cut before the value */
+                append_pair(line, key, key_len, text + at, to - at, VALUE_MAX_BYTES, is_number(key + key_len + 1, end));
+        }
+        if (next == NULL) break;
+        key = end + 1;
+        end = next;
+    }
 }
 
 void
@@ -88,30 +250,33 @@ kvp_log_write(kvp_log_level_t level, const char *component, const char *fmt, ...
     if (!kvp_log_is_on(level) || is_hushed) return;
     int saved_errno = errno;
 
-    char line[LINE_MAX_BYTES]; /* buffer of the line; the last byte is for the newline, or for a sink's terminator */
-    bool is_diverted = diverted.text != NULL && level <= KVP_LOG_WARN;
-    size_t len = is_diverted ? 0 : format_prefix(line, sizeof(line), level, component);
-    va_list ap;
+    char text[TEXT_MAX_BYTES];
+    va_list ap, copy;
     va_start(ap, fmt);
-    errno = saved_errno; /* restores errno for %m in the format */
-    int more = vsnprintf(line + len, sizeof(line) - len, fmt, ap);
-    va_end(ap);
-    if (more > 0) len += kvp_min_u64((uint64_t)more, sizeof(line) - len - 1);
+    va_copy(copy, ap);
+    int n = vsnprintf(text, sizeof text, fmt, copy); /* %m in the format needs errno as it was */
+    va_end(copy);
+    size_t len = n > 0 ? kvp_min_u64((uint64_t)n, sizeof text - 1) : 0;
 
-    replace_control(line, len);
-    if (is_diverted && level > diverted.level) {
+    if (diverted.text != NULL && level <= KVP_LOG_WARN) {
         /* A warning after a stored error is dropped, because the caller shall get the error as the cause. */
-    } else if (is_diverted) {
-        diverted.level = level;
-        snprintf(diverted.text, diverted.cap, "%.*s", (int)len, line);
-    } else if (sink_fn != NULL) {
-        line[len] = '\0';
-        sink_fn(sink_arg, level, line);
+        if (level <= diverted.level) {
+            diverted.level = level;
+            replace_control(text, len);
+            snprintf(diverted.text, diverted.cap, "%.*s", (int)len, text);
+        }
     } else {
-        line[len] = '\n';
-        ssize_t n = write(STDERR_FILENO, line, len + 1);
-        (void)n; /* an error of writing to standard error cannot be reported */
+        line_t line = {.len = 0};
+        append_prefix(&line, level, component);
+        append_text(&line, text, len, fmt, ap, saved_errno);
+        if (atomic_load_explicit(&log_format, memory_order_relaxed) == KVP_LOG_JSON) line.bytes[line.len++] = '}';
+        line.bytes[line.len] = sink_fn != NULL ? '\0' : '\n';
+        if (sink_fn != NULL)
+            sink_fn(sink_arg, level, line.bytes);
+        else if (write(STDERR_FILENO, line.bytes, line.len + 1) < 0)
+            errno = saved_errno; /* an error of writing to standard error cannot be reported */
     }
+    va_end(ap);
     errno = saved_errno;
 }
 

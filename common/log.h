@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Log lines on standard error: time, level, component, sentence, and key=value pairs. Each line is one write(2),
- * so lines of several threads do not mix. The sink and the level are global variables. Any thread may log. */
+ * Log lines on standard error, in logfmt: time=... level=info part=tier msg="2 records found" dir=/nvme/kv. Each line
+ * is one write(2) of at most 4 KiB, so lines of several threads do not mix. The sink, the level and the format are
+ * global variables. Any thread may log. */
 #ifndef KVP_COMMON_LOG_H
 #define KVP_COMMON_LOG_H
 
@@ -13,8 +14,22 @@ typedef enum {
     KVP_LOG_DEBUG = 3,
 } kvp_log_level_t;
 
+typedef enum {
+    KVP_LOG_TEXT = 0, /* logfmt */
+    KVP_LOG_JSON = 1, /* one JSON object a line; the value of a pair is a number if its format is one integer */
+} kvp_log_format_t;
+
 void kvp_log_set_level(kvp_log_level_t level);
 bool kvp_log_is_on(kvp_log_level_t level);
+
+/* kvp_log_set_format sets the format of the lines. If standard error is a stream of journald (JOURNAL_STREAM), lines
+ * begin with the priority, such as <6>, and have no time, because journald adds one. Until the first call, they have
+ * the time. */
+void kvp_log_set_format(kvp_log_format_t format);
+
+/* kvp_log_format_parse reads "text", "json", or nothing (NULL or ""), which is text. Returns false for other texts. */
+bool kvp_log_format_parse(const char *text, kvp_log_format_t *format_out);
+const char *kvp_log_format_name(void); /* name of the format in use; constant */
 
 /* kvp_log_set_sink sends complete lines (without newline) to fn instead of standard error; fn NULL restores
  * standard error. Do not call it while other threads log. */
@@ -30,8 +45,11 @@ void kvp_log_divert(char *text, size_t cap);
  * expected. */
 void kvp_log_hush(bool is_on);
 
-/* kvp_log_write formats and writes one line of at most 1 KiB; a longer line is cut. component is a static string such
- * as "master". Control characters are replaced, because parts of the line may come from a peer. errno is preserved. */
+/* kvp_log_write writes one line. component is a static string such as "master". fmt has a sentence, then pairs, each a
+ * blank, a key of lower-case letters, digits and _, an equals sign and the value: "2 records found dir=%s". A value
+ * ends where the format's next pair begins, so it may have blanks, and bytes from a peer cannot add a pair. Values are
+ * quoted and escaped; they are cut to 512 bytes, the sentence to 1 KiB, and both together to 2 KiB. errno is preserved.
+ */
 void kvp_log_write(kvp_log_level_t level, const char *component, const char *fmt, ...) KVP_PRINTF(3, 4);
 
 #define kvp_log_error(component, ...) kvp_log_write(KVP_LOG_ERROR, component, __VA_ARGS__)

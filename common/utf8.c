@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/utf8.h"
 
+#include <stdio.h>
+#include <string.h>
+
 size_t
 kvp_utf8_step(const void *text, size_t len)
 {
@@ -33,4 +36,24 @@ kvp_is_utf8(const void *text, size_t len)
         at += step;
     }
     return true;
+}
+
+size_t
+kvp_utf8_escape(const char *text, size_t len, char escaped[KVP_ESCAPED_MAX], size_t *used_out)
+{
+    const unsigned char first = (unsigned char)text[0];
+    const size_t used = kvp_utf8_step(text, len);
+    const bool is_c1 = used == 2 && first == 0xc2 && (unsigned char)text[1] < 0xa0; /* U+0080 to U+009F */
+
+    *used_out = used == 0 ? 1 : used;
+    if (first == '"' || first == '\\') return (size_t)snprintf(escaped, KVP_ESCAPED_MAX, "\\%c", first);
+    if (first == '\n') return (size_t)snprintf(escaped, KVP_ESCAPED_MAX, "\\n");
+    if (first == '\t') return (size_t)snprintf(escaped, KVP_ESCAPED_MAX, "\\t");
+    if (used == 0 || first < 0x20 || first == 0x7f || is_c1)
+        return (size_t)snprintf(escaped, KVP_ESCAPED_MAX, "\\u%04x",
+                                used == 0 ? 0xfffdu
+                                : is_c1   ? (unsigned char)text[1]
+                                          : first);
+    memcpy(escaped, text, used);
+    return used;
 }

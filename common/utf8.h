@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Checks of UTF-8: overlong forms, surrogates and characters above U+10FFFF are refused. */
+ * Checks of UTF-8: overlong forms, surrogates and characters above U+10FFFF are refused. Escapes for JSON and logfmt.
+ */
 #ifndef KVP_COMMON_UTF8_H
 #define KVP_COMMON_UTF8_H
 
@@ -9,5 +10,11 @@
 size_t kvp_utf8_step(const void *text, size_t len);
 
 bool kvp_is_utf8(const void *text, size_t len);
+
+/* kvp_utf8_escape writes the first character of the len bytes at text as it stands between the quotation marks of JSON
+ * and of logfmt. It returns the number of bytes written, without a terminator, and sets *used_out to the bytes of text
+ * that they stand for. A malformed byte becomes U+FFFD. Control characters, C1 ones as well, are escaped. len > 0. */
+#define KVP_ESCAPED_MAX 8u /* most bytes that are written, with room for snprintf's terminator */
+size_t kvp_utf8_escape(const char *text, size_t len, char escaped[KVP_ESCAPED_MAX], size_t *used_out);
 
 #endif

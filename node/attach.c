@@ -100,8 +100,8 @@ log_refusal(kvp_node_conn_t *conn, uint64_t incarnation, const char *why)
     uint32_t missed;
 
     if (kvp_log_limit_ok(&conn->listener->noise, &missed))
-        kvp_log_warn("node", "refused a client: %s incarnation %llu more_before %u", why,
-                     (unsigned long long)incarnation, missed);
+        kvp_log_warn("node", "refused a client: %s incarnation=%llu missed=%u", why, (unsigned long long)incarnation,
+                     missed);
 }
 
 static kvp_err_t

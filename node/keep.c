@@ -103,7 +103,7 @@ kvp_node_keep_hand_over(kvp_node_t *node)
     kvp_node_core_each_writer(node->core, tell_writer, node);
     if (k->state != KVP_KEEP_UP || k->is_unsaved) return;
     kvp_node_book_set_whole(&k->book, true);
-    kvp_log_info("node", "the memory is in the hands of a keeper pid %u", k->pid);
+    kvp_log_info("node", "the memory is in the hands of a keeper pid=%u", k->pid);
 }
 
 void
@@ -264,7 +264,7 @@ kvp_node_keep_close(kvp_node_t *node)
 
     if (k->mode == KVP_KEEP_NONE) return;
     if (kvp_node_keep_is_staying(node)) {
-        kvp_log_info("node", "the memory stays with its keeper pid %u", k->pid);
+        kvp_log_info("node", "the memory stays with its keeper pid=%u", k->pid);
         node->mem->is_kept = true;
     } else {
         if (k->book.mem.addr != NULL) kvp_node_book_set_whole(&k->book, false);

@@ -251,7 +251,7 @@ link_up(kvp_node_t *node)
 
     l->state = KVP_LINK_UP;
     l->mounts++;
-    kvp_log_info("node", "mounted name %s segment %u term %u bytes %llu", node->conf.name, l->segment_id,
+    kvp_log_info("node", "mounted name=%s segment=%u term=%u bytes=%llu", node->conf.name, l->segment_id,
                  kvp_node_core_term(node->core), (unsigned long long)node->conf.size_bytes);
 }
 

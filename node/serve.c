@@ -59,7 +59,7 @@ conn_breach(kvp_node_t *node, kvp_node_conn_t *conn, const char *why)
 
     node->serve.protocol_errors++;
     if (kvp_log_limit_ok(&conn->listener->noise, &missed))
-        kvp_log_warn("node", "closing a client's connection: %s incarnation %llu more_before %u", why,
+        kvp_log_warn("node", "closing a client's connection: %s incarnation=%llu missed=%u", why,
                      (unsigned long long)conn->att.incarnation, missed);
     conn_close(node, conn);
 }

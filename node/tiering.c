@@ -506,7 +506,7 @@ kvp_node_tiering_on_unmounted(kvp_node_t *node, const kvp_frame_t *frame)
     if (t->state != KVP_TIERING_LEAVING || frame->hdr.request_id != t->request) return false;
     t->state = KVP_TIERING_DOWN;
     t->request = 0;
-    kvp_log_info("node", "the tier is unmounted name %s" SUFFIX, node->conf.name);
+    kvp_log_info("node", "the tier is unmounted name=%s" SUFFIX, node->conf.name);
     return true;
 }
 
@@ -516,7 +516,7 @@ be_up(kvp_node_t *node)
     free(node->tiering.told);
     node->tiering.told = NULL;
     node->tiering.state = KVP_TIERING_UP;
-    kvp_log_info("node", "the tier is mounted name %s" SUFFIX " segment %u", node->conf.name, node->tiering.segment_id);
+    kvp_log_info("node", "the tier is mounted name=%s" SUFFIX " segment=%u", node->conf.name, node->tiering.segment_id);
 }
 
 bool

@@ -4,7 +4,7 @@
  * Life of an endpoint, as of a pool's handle (client/api/pool.c): open, calls by any threads, close, free. Close
  * makes running calls end with CLOSED and waits for them. In a forked child every call returns FORKED, and
  * kvpool_p2p_free frees nothing but the endpoint itself. */
-#include "client/api/verify.h"
+#include "client/api/env.h"
 #include "p2p/endpoint.h"
 
 #include "common/waits.h"
@@ -324,7 +324,8 @@ read_conf(const kvpool_p2p_conf_t *conf, opening_t *o)
         return refuse_opening(o, KVP_INVALID, "host_id", "at most 128 bytes are expected");
     if (kvp_parse_hostport(o->conf.listen, &o->listen) != KVP_OK)
         return refuse_opening(o, KVP_INVALID, "listen", "\"HOST:PORT\" is expected");
-    err = kvp_verify_read(o->conf.detail, o->conf.detail_cap, &verify);
+    err = kvp_env_log(o->conf.detail, o->conf.detail_cap);
+    if (err == KVP_OK) err = kvp_env_verify(o->conf.detail, o->conf.detail_cap, &verify);
     if (err != KVP_OK) return err;
     o->trusts_adapters = verify == KVPOOL_VERIFY_ADAPTERS;
     return read_transports(o);

@@ -5,7 +5,7 @@
  * Life of a handle: open, calls by any number of threads, close, free. Close makes running calls end with CLOSED and
  * waits for them. In a forked child every call returns FORKED. There kvpool_free frees nothing but the handle itself,
  * because its locks may be held by threads that do not exist in the child. */
-#include "client/api/verify.h"
+#include "client/api/env.h"
 #include "client/api/pool.h"
 #include "client/api/exporter.h"
 
@@ -285,7 +285,7 @@ choose_verify(opening_t *o)
 
     if (o->conf.verify > KVPOOL_VERIFY_ADAPTERS)
         return refuse_opening(o, KVP_INVALID, "verify", "unknown way to verify");
-    err = kvp_verify_read(o->conf.detail, o->conf.detail_cap, &o->conf.verify);
+    err = kvp_env_verify(o->conf.detail, o->conf.detail_cap, &o->conf.verify);
     if (err != KVP_OK) return err;
     o->session.peers.trusts_adapters = o->conf.verify == KVPOOL_VERIFY_ADAPTERS;
     return KVP_OK;
@@ -367,7 +367,8 @@ read_conf(const kvpool_conf_t *conf, opening_t *o)
     if (o->conf.deadline_ms == 0) o->conf.deadline_ms = DEADLINE_DEFAULT_MS;
     if (o->conf.listen == NULL) o->conf.listen = LISTEN_DEFAULT;
     o->conf.master = or_env(o->conf.master, "KVPOOL_MASTER", MASTER_DEFAULT);
-    err = check_ssd(o);
+    err = kvp_env_log(o->conf.detail, o->conf.detail_cap);
+    if (err == KVP_OK) err = check_ssd(o);
     if (err == KVP_OK) err = choose_names(o);
     if (err == KVP_OK) err = choose_verify(o);
     if (err == KVP_OK) err = choose_transports(o);

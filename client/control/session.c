@@ -214,7 +214,7 @@ connect_any(kvp_mastersession_t *s, uint64_t incarnation, uint64_t deadline_ns, 
              at == NULL ? s->conf.masters : kvp_format_hostport(at, text),
              detail[0] != '\0' ? detail : kvp_err_text(err));
     if (err == KVP_OK)
-        kvp_log_debug("client", "connected master %s incarnation %llu unix %d", kvp_format_hostport(at, text),
+        kvp_log_debug("client", "connected master=%s incarnation=%llu unix=%d", kvp_format_hostport(at, text),
                       (unsigned long long)kvp_conn_hello((*link_out)->conn)->incarnation,
                       kvp_conn_is_unix((*link_out)->conn));
     else if (incarnation != 0 && s->last_err == KVP_OK &&
@@ -525,7 +525,7 @@ send_heartbeat(const kvp_mastersession_t *s, kvp_link_t *link)
     /* Without memory for the answer, ask again soon. The master repeats the answer's revocations, because this client
      * has not confirmed them. */
     if (err == KVP_NOMEM) return NOMEM_BEAT_MS * KVP_NS_PER_MS;
-    if (err != KVP_DISCONNECTED) kvp_log_warn("client", "heartbeat failed error %s", kvp_err_name(err));
+    if (err != KVP_DISCONNECTED) kvp_log_warn("client", "heartbeat failed error=%s", kvp_err_name(err));
     kvp_conn_break(link->conn);
     return 0;
 }

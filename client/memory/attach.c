@@ -245,7 +245,7 @@ ctl_await(kvp_peer_t *peer, uint64_t deadline_ns, kvp_frame_t *answer_out)
     if (err == KVP_CLOSED) return err; /* CLOSED is no fault of the node */
     peer->due.opcode = 0;
     if (err == KVP_OK) return KVP_OK;
-    kvp_log_warn("client", "node %s does not answer error %s", peer->where, kvp_err_name(err));
+    kvp_log_warn("client", "node %s does not answer error=%s", peer->where, kvp_err_name(err));
     kvp_peer_break(peer, KVP_PEER_BROKEN);
     return err == KVP_NOMEM ? err : KVP_NODE_LOST;
 }
@@ -297,8 +297,8 @@ read_grant(kvp_peer_t *peer, const kvp_frame_t *answer, const int fds[2], kvp_ac
         err = open_memory(peer, msg, fds, access, chunk_out);
     else
         kvp_log_write(err == KVP_EAGAIN ? KVP_LOG_DEBUG : KVP_LOG_WARN, "client",
-                      "node %s opens no memory transport %s error %s detail %s", peer->where, peer->tp->ops->name,
-                      kvp_err_name(err), msg->detail);
+                      "node %s opens no memory transport transport=%s error=%s detail=%s", peer->where,
+                      peer->tp->ops->name, kvp_err_name(err), msg->detail);
     kvp_pb_free(&pb, msg);
     return err;
 }

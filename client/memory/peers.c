@@ -224,7 +224,7 @@ attach_by(attaching_t *a, const Kvp__Pb__SegmentInfo *info, size_t transport)
     if (err == KVP_OK) err = kvp_peer_open(&how, a->deadline_ns, detail, sizeof detail, &a->peer);
     if (err != KVP_OK && err != KVP_CLOSED)
         kvp_log_write(a->is_news && !is_lacking ? KVP_LOG_WARN : KVP_LOG_DEBUG, "client",
-                      "cannot attach to node %s at %s transport %s error %s detail %s", info->node,
+                      "cannot attach to node %s at %s transport=%s error=%s detail=%s", info->node,
                       is_same_host ? info->unix_path : info->addr, p->conf.transports[transport]->name,
                       kvp_err_name(err), detail);
     return err;

@@ -32,13 +32,19 @@ static const kvp_opt_t builtin_opts[] = {
      .fallback = "info",
      .choices = "error|warn|info|debug",
      .help = "The least severe messages that are logged to standard error."},
+    {.name = "log-format",
+     .type = KVP_OPT_ENUM,
+     .offset = offsetof(kvp_conf_t, log_format),
+     .fallback = "text",
+     .choices = "text|json",
+     .help = "The format of the log: text = logfmt, json = one JSON object a line."},
     {.name = "config",
      .type = KVP_OPT_STRING,
      .offset = offsetof(kvp_conf_t, config_path),
      .metavar = "FILE",
      .help = "A file of options, one `name = value` a line; flags and the environment come first."},
 };
-#define CONFIG_BUILTIN 1u
+#define CONFIG_BUILTIN 2u
 
 typedef union {
     const char *string;
@@ -598,6 +604,7 @@ kvp_conf_parse(kvp_conf_t *conf, int argc, char **argv, void *settings)
     if (err == KVP_OK) err = parse_defaults(conf, settings);
     if (err != KVP_OK) return KVP_CONF_USAGE;
     kvp_log_set_level((kvp_log_level_t)conf->log_level);
+    kvp_log_set_format((kvp_log_format_t)conf->log_format);
     return KVP_CONF_RUN;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Options of a program, declared in one table. An option may be given as `--lease-ttl 10s` or `--lease-ttl=10s`,
  * as KVPOOL_LEASE_TTL in the environment, or as `lease-ttl = 10s` in the file that --config names. The first of
- * these sources wins, then the default. Every program also has --config, --log-level, --print-config, --version
- * and --help. Used once, at the start of main. */
+ * these sources wins, then the default. Every program also has --config, --log-level, --log-format, --print-config,
+ * --version and --help. Used once, at the start of main. */
 #ifndef KVP_COMMON_DAEMON_CONF_H
 #define KVP_COMMON_DAEMON_CONF_H
 
@@ -66,6 +66,7 @@ typedef struct {
     char **argv;
     const char *config_path; /* path of the config file; NULL = none */
     int log_level; /* value of the option --log-level, a kvp_log_level_t */
+    int log_format; /* value of the option --log-format, a kvp_log_format_t */
     uint8_t *sources; /* for each option, the source that set it (flag, file, ...); the built-in options come last */
     kvp_list_t memory; /* list of allocated memory for texts in the settings */
 } kvp_conf_t;
@@ -74,10 +75,10 @@ typedef struct {
 void kvp_conf_init(kvp_conf_t *conf, const kvp_conf_spec_t *spec);
 void kvp_conf_fini(kvp_conf_t *conf);
 
-/* kvp_conf_parse fills settings (zeroed by the caller) and sets the log level. It returns KVP_CONF_RUN, or an exit
- * code for main: 0 after --help, --version or --print-config; 2 after printing a line on conf->err that names the
- * wrong flag, variable or file:line. An empty variable counts as unset. The array argv is overwritten. An invalid
- * default in the table panics. */
+/* kvp_conf_parse fills settings (zeroed by the caller) and sets the level and format of the log. It returns
+ * KVP_CONF_RUN, or an exit code for main: 0 after --help, --version or --print-config; 2 after printing a line on
+ * conf->err that names the wrong flag, variable or file:line. An empty variable counts as unset. The array argv is
+ * overwritten. An invalid default in the table panics. */
 #define KVP_CONF_RUN (-1)
 #define KVP_CONF_USAGE 2
 int kvp_conf_parse(kvp_conf_t *conf, int argc, char **argv, void *settings) KVP_MUST_USE;

@@ -64,7 +64,14 @@ make_environment(void)
 static kvp_err_t
 start_keeper(kvp_keeper_link_t *l)
 {
-    char *argv[] = {(char *)PROGRAM, (char *)"--name", l->name, (char *)"--detach", (char *)"yes", NULL};
+    char *argv[] = {(char *)PROGRAM,
+                    (char *)"--name",
+                    l->name,
+                    (char *)"--detach",
+                    (char *)"yes",
+                    (char *)"--log-format",
+                    (char *)kvp_log_format_name(),
+                    NULL};
     char **env = make_environment();
     posix_spawnattr_t attr;
     sigset_t none;

@@ -60,7 +60,7 @@ say_refused(kvp_node_pin_t *p, const kvp_tp_t *tp, uint32_t chunk, kvp_err_t err
         "node",
         "chunk %u of %u is not served by %s: its %llu bytes cannot be registered: %s; let the process lock more "
         "memory (ulimit -l unlimited, LimitMEMLOCK=infinity of the service), or give the node less "
-        "(--memory) more_before %u",
+        "(--memory) missed=%u",
         chunk, p->mem->chunk_n, tp->ops->name, (unsigned long long)(c->payload.len + c->meta.len), kvp_err_text(err),
         missed);
 }
@@ -195,7 +195,7 @@ note_chunk(kvp_node_pin_t *p, uint32_t chunk, bool is_ok)
 
     *bytes += p->mem->chunks[chunk].payload.len;
     if (--p->left_n > 0) return;
-    kvp_log_info("node", "memory is registered: payload bytes %llu of %llu in ms %llu threads %u",
+    kvp_log_info("node", "memory is registered bytes=%llu of_bytes=%llu ms=%llu threads=%u",
                  (unsigned long long)p->bytes.registered, (unsigned long long)p->bytes.total,
                  (unsigned long long)((kvp_now_ns() - p->began_ns) / KVP_NS_PER_MS), p->threads_n);
 }

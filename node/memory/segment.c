@@ -54,7 +54,7 @@ populate_step(cursor_t *cur)
     populate_huge(cur, addr, n);
     if (!kvp_touch_ahead(addr, n, true) && errno != EAGAIN && errno != EINTR) {
         /* The kernel is old, or a limit is reached: pages are then populated at their first use. */
-        kvp_log_warn("node", "no more memory is populated ahead chunk %u: %m", cur->chunk);
+        kvp_log_warn("node", "no more memory is populated ahead: %m chunk=%u", cur->chunk);
         cur->is_done = true;
         return 0;
     }

@@ -116,7 +116,7 @@ export_range(const kvp_p2p_ranges_t *ranges, const kvp_mem_t *mem, kvp_p2p_range
     if (err != KVP_OK || ranges->rdma == NULL) return err;
     err = export_by_rdma(ranges, mem, &range->rdma_mr);
     if (err == KVP_OK) return err;
-    kvp_log_warn("client", "peers do not reach memory by rdma: it cannot be registered (%s) addr %p bytes %zu",
+    kvp_log_warn("client", "peers do not reach memory by rdma: it cannot be registered (%s) addr=%p bytes=%zu",
                  kvp_err_text(err), mem->addr, mem->len);
     return ranges->needs_rdma ? err : KVP_OK;
 }

@@ -71,7 +71,7 @@ conn_breach(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn, const char *why)
     uint32_t missed;
 
     if (kvp_log_limit_ok(&server->noise, &missed))
-        kvp_log_warn("client", "closing a peer's connection: %s incarnation %llx more_before %u", why,
+        kvp_log_warn("client", "closing a peer's connection: %s incarnation=%llx missed=%u", why,
                      (unsigned long long)conn->incarnation, missed);
     conn_close(server, conn);
 }

@@ -10,7 +10,7 @@ import sys
 from kvpool import _kvpool
 from kvpool._programs import FOLDER
 
-from . import _offload, _setup
+from . import _logfmt, _offload, _setup
 from ._flags import Flags, number
 
 log = logging.getLogger("mooncake.client")
@@ -31,6 +31,7 @@ def _lacks_rdma():
 
 def main(words=None):
     """Becomes a node with these words of a command line, or with the program's own."""
+    _logfmt.start()
     flags = _FLAGS.parse(sys.argv[1:] if words is None else words)
     port = number(_PROGRAM, "port", flags["port"], 0, 65535)
     try:

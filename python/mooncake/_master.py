@@ -18,6 +18,7 @@ from pathlib import Path
 
 from kvpool._programs import FOLDER
 
+from . import _logfmt
 from ._admin import Admin
 from ._flags import Flags, number
 from ._metadata import MetadataServer
@@ -158,6 +159,7 @@ def _starts(at, make):
 
 
 def main():
+    _logfmt.start()
     flags = _FLAGS.parse(sys.argv[1:])
     port = number(_PROGRAM, "rpc_port", flags["rpc_port"], 0, 65535) or number(_PROGRAM, "port", flags["port"], 0, 65535)
     host = _address_of(flags["rpc_interface"]) if flags["rpc_interface"] else flags["rpc_address"]

@@ -7,6 +7,7 @@ import signal
 import sys
 from enum import Enum
 
+from . import _logfmt
 from ._flags import version_of
 from ._metadata import MetadataServer
 
@@ -61,7 +62,7 @@ def main():
     parser.add_argument("--host", default="0.0.0.0", help="address to listen on")
     parser.add_argument("--log-level", choices=["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], default="INFO")
     args = parser.parse_args()
-    logging.basicConfig(level=args.log_level, format="%(asctime)s - %(name)s - %(levelname)s - %(message)s")
+    _logfmt.start(args.log_level)
     # Blocked before the server's thread begins, which has them so too: sigwait takes them.
     ends = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)

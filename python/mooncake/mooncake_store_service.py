@@ -3,11 +3,10 @@
 HTTP. It becomes mooncake_client with --rest, configured by a file of mooncake_config or by the environment. Its HTTP listens
 at local_hostname only. The reference's paths that mount and unmount memory answer 404."""
 import argparse
-import logging
 import os
 import sys
 
-from . import _client, _setup
+from . import _client, _logfmt, _setup
 from ._flags import version_of
 from .mooncake_config import MooncakeConfig
 
@@ -33,7 +32,7 @@ def main():
     parser.add_argument("--port", type=int, default=8080, help="of the HTTP server, at local_hostname (8080)")
     parser.add_argument("--max-wait-time", type=float, help="of no use: it waits for the master as long as it takes")
     args = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s - %(name)s - %(levelname)s - %(message)s")
+    _logfmt.start()
     try:
         config = _config(args.config, args.define)
         host, port = _setup.split_host(config.local_hostname)

@@ -54,6 +54,8 @@ READY_RE = re.compile(r"^ready(?: listen=(?P<listen>\S+))?(?: unix=(?P<unix>\S+)
 SANITIZER_RE = re.compile(
     r"^.*(?:ERROR: (?:Address|Leak)Sanitizer|WARNING: ThreadSanitizer|runtime error: |SUMMARY: \w+Sanitizer).*$", re.M)
 
+LOG_PAIR_RE = re.compile(r'([a-z0-9_]+)=("(?:[^"\\\x00-\x1f\x7f]|\\["\\nt]|\\u[0-9a-f]{4})*"|[^\x00-\x20\x7f"=\\]+)(?: |$)')
+
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
@@ -61,6 +63,18 @@ _libc = ctypes.CDLL(None)
 def _die_with_parent():
     """Runs in the child: a test run that is killed leaves no daemon behind."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def read_log_line(line):
+    """The pairs of a line of logfmt in their order; None if the line is none, lacks what each line has, or names a key twice."""
+    pairs, at = {}, 0
+    while at < len(line):
+        m = LOG_PAIR_RE.match(line, at)
+        if m is None or m.group(1) in pairs:
+            return None
+        pairs[m.group(1)] = json.loads(m.group(2)) if m.group(2)[0] == '"' else m.group(2)
+        at = m.end()
+    return pairs if list(pairs)[:4] == ["time", "level", "part", "msg"] else None
 
 
 def wait_until(condition, timeout=10.0, what="condition"):
@@ -224,7 +238,14 @@ class Daemon:
         report = SANITIZER_RE.search(self.log())
         if report:
             found.append(f"{self.name}: {report.group(0).strip()}")
+        else:
+            found += [f"{self.name} logged a line that is no logfmt: {line!r}" for line in self.log().split("\n") if not self.is_log_line(line)]
         return found
+
+    def is_log_line(self, line):
+        """Whether standard error may have the line. Complaints about options (exit code 2) come before the options of the log are known."""
+        is_ours = any(str(path) in self.argv for path in PROGRAMS.values())
+        return not is_ours or line == "" or self.proc.poll() == 2 or (SAN and line.startswith("==")) or read_log_line(line) is not None
 
     def http_get(self, path, timeout=5 * SLOW):
         """(status, body as text) of the admin HTTP server."""

@@ -40,7 +40,7 @@ class Door:
 
     def lines(self):
         """Lines of trouble in the log so far."""
-        return [line for line in self.daemon.log().splitlines() if re.search(r"Z (warn|error) ", line)]
+        return [line for line in self.daemon.log().splitlines() if re.search(r" level=(warn|error) ", line)]
 
 
 def new_lines(door, known, at_least=1):

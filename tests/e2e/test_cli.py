@@ -257,7 +257,7 @@ def test_name_of_a_node_that_is_taken_is_told(bench):
     first = bench.node(master, "twin", "4MiB")
     second = bench.start("second", "kvpool-node", "--master", master.listen, "--name", "twin", "--memory", "4MiB", "--listen",
                          "127.0.0.1:0", ready=False)
-    second.wait_log('a connected node "twin".*--name')
+    second.wait_log(r'a connected node \\"twin\\".*--name')
     first.terminate()
     second.wait_ready()
 

@@ -369,7 +369,7 @@ def test_large_node_starts_with_few_descriptors(bench):
     assert got["err"] == "OK" and got["intact"], got
     assert 2 * 1024 <= w.open_descriptors(node.pid) < 2 * 1024 + 100
     assert shared_bytes(node.pid) < 64 * MIB
-    assert not [line for line in node.log().splitlines() if " warn " in line and "descriptors" in line], node.log()
+    assert not [line for line in node.log().splitlines() if " level=warn " in line and "descriptors" in line], node.log()
 
 
 def test_large_node_says_what_it_lacks(bench):

@@ -331,7 +331,7 @@ def test_other_memory_is_begun_anew(kept):
     second = kept.node(ready=False)
     assert second.proc.wait(20 * SLOW) == 1
     second.killed = True
-    second.wait_log(rf'a node of the name "kept1" runs on this host \(pid {node.pid}\)')
+    second.wait_log(rf'a node of the name \\"kept1\\" runs on this host \(pid {node.pid}\)')
     assert client("get old 100000")["intact"]
     node.kill9()
     node = kept.node(memory="16MiB")

@@ -430,7 +430,7 @@ def test_node_again_under_another_leader(masters):
     begun = time.monotonic()
     masters.nodes[0].kill9()
     masters.nodes[0] = masters.bench.node(masters.addr, "node1", "64MiB")
-    masters.nodes[0].wait_log(r"mounted .*term %d" % masters.health(new)["term"], 10)
+    masters.nodes[0].wait_log(r"mounted.* term=%d " % masters.health(new)["term"], 10)
     print(f"mounted {time.monotonic() - begun:.2f} s after its death")
     wait_until(lambda: sum(s["state"] == "up" for s in segments(masters)) == 2, 10, "both nodes to be up")
     calls.go_on(100)

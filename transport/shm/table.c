@@ -84,7 +84,7 @@ check_memfd(int fd, uint64_t len)
         return KVP_INVALID;
     }
     if ((uint64_t)st.st_size < len) {
-        kvp_log_warn("transport", "shared memory refused: it is smaller than announced bytes %lld announced %llu",
+        kvp_log_warn("transport", "shared memory refused: it is smaller than announced bytes=%lld announced=%llu",
                      (long long)st.st_size, (unsigned long long)len);
         return KVP_INVALID;
     }

@@ -84,7 +84,7 @@ log_refusal(kvp_tcp_conn_t *conn, const char *why)
     uint32_t missed;
 
     if (kvp_log_limit_ok(&conn->lane->shared->refused_lines, &missed))
-        kvp_log_warn("transport", "data connection closed, %s client %llx unsaid %u", why,
+        kvp_log_warn("transport", "data connection closed: %s client=%llx missed=%u", why,
                      (unsigned long long)conn->incarnation, missed);
 }
 

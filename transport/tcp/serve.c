@@ -137,7 +137,7 @@ lane_pass_quiesces(kvp_tcp_lane_t *lane, uint64_t now_ns, kvp_list_t *fired)
 
             if (conn->busy_seq > ql->seq) break;
             if (now_ns < ql->cut_ns) return;
-            kvp_log_warn("transport", "data connection closed, it delays the reuse of memory client %llx",
+            kvp_log_warn("transport", "data connection closed, it delays the reuse of memory client=%llx",
                          (unsigned long long)conn->incarnation);
             kvp_tcp_conn_kill(conn);
         }
@@ -308,7 +308,7 @@ accept_some(kvp_tcp_server_t *server)
         if (errno == EAGAIN || errno == EWOULDBLOCK) return;
         uint32_t missed;
         if (kvp_log_limit_ok(&server->shared.refused_lines, &missed))
-            kvp_log_error("transport", "cannot accept data connections unsaid %u: %m", missed);
+            kvp_log_error("transport", "cannot accept data connections: %m missed=%u", missed);
         rewatch_listener(server, 0);
         server->accept_again_ns = kvp_now_ns() + ACCEPT_PAUSE_NS;
         return;

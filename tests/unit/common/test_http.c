@@ -349,7 +349,7 @@ TEST_WITH(test_json_body_in_and_out, setup, teardown)
     assert_int_equal(ask(fix, "POST", "/double", "{\"n\": 21}\n"), 201);
     assert_string_equal(fix->body, "{\"n\":42}");
     assert_int_equal(ask(fix, "POST", "/double", "{}"), 422);
-    assert_string_equal(fix->body, "{\"error\":\"no \\u0022n\\u0022 in it\"}");
+    assert_string_equal(fix->body, "{\"error\":\"no \\\"n\\\" in it\"}");
 }
 
 TEST_WITH(test_an_answer_without_memory_is_503, setup, teardown)

@@ -45,7 +45,7 @@ TEST(test_text_is_escaped)
     kvp_buf_init(&out, 0);
     kvp_jsonw_init(&w, &out);
     kvp_jsonw_text(&w, NULL, "a\"b\\c\nd\x1f\xc3\xa4");
-    expect_text(&out, "\"a\\u0022b\\u005cc\\u000ad\\u001f\xc3\xa4\"");
+    expect_text(&out, "\"a\\\"b\\\\c\\nd\\u001f\xc3\xa4\"");
 }
 
 TEST(test_bytes_that_are_no_utf8_are_replaced)

@@ -29,7 +29,7 @@ break_at(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, uint64_t number, kvp_rdma_wc_
 {
     kvp_xfer_t *guilty = rail->queue->works[number % KVP_RDMA_SENDS].xfer;
 
-    kvp_log_debug("rdma", "connection is broken status %d work %llu", (int)why, (unsigned long long)number);
+    kvp_log_debug("rdma", "connection is broken status=%d work=%llu", (int)why, (unsigned long long)number);
     if (why != KVP_RDMA_WC_NO_ACCESS && why != KVP_RDMA_WC_NO_MEMORY) {
         kvp_rdma_rails_failed(ep, rail);
         return;

@@ -234,7 +234,7 @@ kvp_rdma_rail_ring(kvp_rdma_rail_t *rail)
     rail->costs->requests += rail->wrs_n;
     err = rail->tp->verbs->post(rail->id, rail->queue->wrs, rail->wrs_n, &n);
     rail->wrs_n = rail->sges_n = 0;
-    if (err != KVP_OK) kvp_log_error("rdma", "work requests were not taken error %s", kvp_err_text(err));
+    if (err != KVP_OK) kvp_log_error("rdma", "work requests were not taken error=%s", kvp_err_text(err));
     return err;
 }
 

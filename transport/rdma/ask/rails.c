@@ -384,7 +384,7 @@ kvp_rdma_rails_tend(kvp_rdma_ep_t *ep)
             continue;
         }
         if (now_ns < patience_ns(rail) || !KVP_RULE(RDMA_SILENCE)) continue;
-        kvp_log_warn("rdma", "a connection is silent, and is given up device %s bytes %llu", rail_name(ep, rail),
+        kvp_log_warn("rdma", "a connection is silent, and is given up device=%s bytes=%llu", rail_name(ep, rail),
                      (unsigned long long)rail->bytes);
         kvp_rdma_rails_failed(ep, rail);
     }
@@ -482,7 +482,7 @@ kvp_rdma_rails_failed(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     is_final |= are_writes_stranded(ep);
     path_failed(ep, rail);
     if (was_up)
-        kvp_log_info("rdma", "a rail failed device %s of %u left %u", rail_name(ep, rail), ep->rails_n, up_n(ep));
+        kvp_log_info("rdma", "a rail failed device=%s rails=%u left=%u", rail_name(ep, rail), ep->rails_n, up_n(ep));
     else
         try_another_of_ours(ep, rail);
     if (is_final || !keep_lost(ep, rail)) {

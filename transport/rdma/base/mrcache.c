@@ -337,7 +337,7 @@ register_waiting(kvp_mrcache_t *c)
         atomic_store_explicit(&p->is_ready, is_ok, memory_order_release);
         if (!is_ok) {
             fail_neighbours(c, p);
-            kvp_log_info("rdma", "memory that is not registered is moved by copies%s address %p",
+            kvp_log_info("rdma", "memory that is not registered is moved by copies%s address=%p",
                          p->mem.kind == KVP_MEM_DEVICE ? " of the device" : "", (void *)p->start);
         }
         pthread_cond_broadcast(&c->idle);

@@ -256,7 +256,7 @@ listen_at_others(kvp_rdma_tp_t *tp, const struct sockaddr_storage *first)
         if (err == KVP_OK)
             s->listeners_n++;
         else
-            kvp_log_warn("rdma", "peers cannot connect by device %s: listening there failed port %u error %s",
+            kvp_log_warn("rdma", "peers cannot connect by device %s: listening there failed port=%u error=%s",
                          tp->devs[i]->info.name, s->port, kvp_err_name(err));
     }
 }
@@ -302,7 +302,7 @@ listener_tend(kvp_rdma_tp_t *tp, kvp_rdma_listener_t *l)
     if (l->dev->is_gone) {
         listener_close(tp, l);
     } else if (l->id == NULL && listener_open(tp, l) == KVP_OK) {
-        kvp_log_info("rdma", "peers can connect by a device again device %s port %u", l->dev->info.name,
+        kvp_log_info("rdma", "peers can connect by a device again device=%s port=%u", l->dev->info.name,
                      tp->serving.port);
     }
 }

@@ -61,7 +61,7 @@ dev_make(kvp_ibv_dev_t *dev, struct ibv_context *ctx)
     dev->pd = (host.libs->ibv_alloc_pd)(ctx);
     if (dev->pd != NULL) dev->no_cq = (host.libs->ibv_create_cq)(ctx, 1, NULL, NULL, 0);
     if (dev->no_cq != NULL) return true;
-    kvp_log_warn("rdma", "device is left out: %m name %s", dev->base.info.name);
+    kvp_log_warn("rdma", "device is left out: %m name=%s", dev->base.info.name);
     dev_drop(dev);
     return false;
 }
@@ -220,7 +220,7 @@ note_gone(kvp_ibv_dev_t *dev)
 {
     if (dev->base.is_gone) return;
     dev->base.is_gone = true;
-    kvp_log_warn("rdma", "device was removed: it is closed when its connections are closed device %s connections %u",
+    kvp_log_warn("rdma", "device was removed: it is closed when its connections are closed device=%s connections=%u",
                  dev->base.info.name, dev->uses);
 }
 
@@ -261,7 +261,7 @@ let_go(void *arg)
     host.leaving_n--;
     if (dev->uses == 0) {
         dev_drop(dev);
-        kvp_log_info("rdma", "device is let go%s device %s",
+        kvp_log_info("rdma", "device is let go%s device=%s",
                      renew_list() ? "" : ", but for librdmacm: when another one is there, or is let go as well",
                      dev->base.info.name);
     }
@@ -403,7 +403,7 @@ make_ready(void *arg)
     if (is_ready) {
         dev->base.life++;
         dev->base.is_gone = false;
-        kvp_log_info("rdma", "device has come back, and is used device %s", dev->base.info.name);
+        kvp_log_info("rdma", "device has come back, and is used device=%s", dev->base.info.name);
     } else {
         host.look_ns = kvp_now_ns() + LOOK_AGAIN_NS;
     }
@@ -426,7 +426,7 @@ is_as_before(kvp_ibv_dev_t *dev, const kvp_rdma_info_t *now)
         return true;
     if (!dev->is_refused)
         kvp_log_warn("rdma",
-                     "a device came back with another address, MTU or limits: it is used after a restart device %s",
+                     "a device came back with another address, MTU or limits: it is used after a restart device=%s",
                      was->name);
     dev->is_refused = true;
     return false;

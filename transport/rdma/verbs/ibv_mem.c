@@ -75,7 +75,7 @@ say_unregistered(const kvp_rdma_dev_t *dev, size_t len, int dmabuf_fd, kvp_err_t
         kvp_log_error(
             "rdma",
             "memory is not registered: this process may lock %llu bytes in all; raise that (ulimit -l unlimited, "
-            "or LimitMEMLOCK=infinity of the service) device %s bytes %zu",
+            "or LimitMEMLOCK=infinity of the service) device=%s bytes=%zu",
             (unsigned long long)lock.rlim_cur, dev->info.name, len);
         return;
     }
@@ -83,7 +83,7 @@ say_unregistered(const kvp_rdma_dev_t *dev, size_t len, int dmabuf_fd, kvp_err_t
     /* Only an info line for GPU memory, which is then registered in another way or copied, and for a bad address, which
      * is no error of the host's setup. */
     kvp_log_write(dmabuf_fd >= 0 || no == EFAULT ? KVP_LOG_INFO : KVP_LOG_ERROR, "rdma",
-                  "memory is not registered%s: %m device %s bytes %zu", dmabuf_fd >= 0 ? " as a dma-buf" : "",
+                  "memory is not registered%s: %m device=%s bytes=%zu", dmabuf_fd >= 0 ? " as a dma-buf" : "",
                   dev->info.name, len);
 }
 

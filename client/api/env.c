@@ -1,14 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/api/verify.h"
+#include "client/api/env.h"
 
 #include "client/kvpool.h"
+#include "common/log.h"
 #include "net/calls.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 kvp_err_t
-kvp_verify_read(char *detail, size_t cap, uint32_t *verify)
+kvp_env_log(char *detail, size_t cap)
+{
+    kvp_log_format_t format;
+
+    if (!kvp_log_format_parse(getenv("KVPOOL_LOG_FORMAT"), &format))
+        return kvp_refuse(detail, cap, KVP_INVALID, "KVPOOL_LOG_FORMAT", "\"text\" or \"json\" is expected");
+    kvp_log_set_format(format);
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_env_verify(char *detail, size_t cap, uint32_t *verify)
 {
     const char *text = getenv("KVPOOL_VERIFY");
 
