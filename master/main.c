@@ -48,6 +48,7 @@ typedef struct {
     uint64_t location_lease_ns;
     uint64_t location_grace_ns;
     uint64_t node_forget_ns;
+    uint64_t slow_call_ns;
     uint64_t why_bytes;
     uint64_t term;
     int sync; /* kvp_log_sync_t */
@@ -118,6 +119,12 @@ static const kvp_opt_t opts[] = {
      .max = 64ull << 30,
      .help = "Memory in which the master remembers why objects left the pool (`kvpool why`, lookup_misses_total), 16 "
              "bytes for each; 0 = nothing is remembered."},
+    {.name = "slow-call",
+     .type = KVP_OPT_DURATION_NS,
+     .offset = offsetof(settings_t, slow_call_ns),
+     .fallback = "100ms",
+     .help =
+         "Requests that take longer are counted (slow_calls_total), and logged with where the time went; 0 = none."},
     {.name = "sync",
      .type = KVP_OPT_ENUM,
      .offset = offsetof(settings_t, sync),
@@ -462,6 +469,7 @@ build_core(daemon_t *d, const settings_t *s)
         .listen = s->listen,
         .save_ident = save_ident,
         .save_ident_arg = d,
+        .slow_call_ns = s->slow_call_ns,
         .log = has_log ? &d->log : NULL,
         .ops = s->etcd == NULL ? NULL : &d->ops,
     };

@@ -185,6 +185,7 @@ node_create(void)
     node->serve.tcp.ev.fd = node->serve.local.ev.fd = -1;
     node->keep.link.fd = node->keep.book.mem.fd = -1;
     node->keep.noise = (kvp_log_limit_t){.burst = 3, .interval_ms = 10000};
+    node->tiering.noise = (kvp_log_limit_t){.burst = 5, .interval_ms = 1000};
     node->link.noise = (kvp_log_limit_t){.burst = 5, .interval_ms = 10000};
     node->dial.noise = (kvp_log_limit_t){.burst = 3, .interval_ms = 10000};
     kvp_list_init(&node->serve.fresh);

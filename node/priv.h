@@ -122,6 +122,7 @@ typedef struct {
     bool is_told_last; /* the report's last page was sent */
     bool is_whole; /* the tier's report has all metadata of each object, because the master rebuilds and no log names
                       the tier's objects */
+    kvp_log_limit_t noise; /* for the lines on slow loads */
     kvp_list_t orders; /* orders that are not answered yet, in the order of arrival */
 } kvp_node_tiering_t;
 

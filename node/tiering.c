@@ -25,6 +25,7 @@
 #define ORDER_MAX 1024u /* the most records in one order */
 #define REPORT_BATCH 4096u
 #define SUFFIX "/ssd"
+#define SLOW_LOAD_NS (100 * KVP_NS_PER_MS) /* loads that take longer are logged */
 #define LOOK_NS (250 * KVP_NS_PER_MS) /* the time between two checks of the tier's size and devices */
 
 typedef struct order order_t;
@@ -39,7 +40,7 @@ typedef struct {
 
 struct order {
     kvp_list_t link; /* link in tiering->orders, until the order is answered */
-    uint64_t began_ns;
+    uint64_t began_ns; /* when the order was made */
     uint64_t link_number;
     uint64_t request_id; /* the number of the master's request to answer; 0 = none, for reads and drops of a report */
     uint8_t opcode;
@@ -92,16 +93,33 @@ take_back_lost(kvp_node_t *node, order_t *o)
         if (o->flags[i] != 0 && !kvp_tier_is_kept(node->tiering.tier, &o->steps[i].op)) o->flags[i] = 0;
 }
 
+/* Logs loads that took long, with a limited rate. The master counts the gets that waited for them. */
+static void
+log_slow_loads(kvp_node_t *node, const order_t *o, uint64_t took_ns)
+{
+    uint64_t bytes = 0;
+    uint32_t missed;
+
+    if (o->opcode != KVP_OP_STAGE || took_ns < SLOW_LOAD_NS) return;
+    if (!kvp_log_limit_ok(&node->tiering.noise, &missed)) return;
+    for (uint32_t i = 0; i < o->n; i++)
+        bytes += o->steps[i].stage.len;
+    kvp_log_info("node", "slow loads from the SSD objects=%u bytes=%llu ms=%llu missed=%u", o->n,
+                 (unsigned long long)bytes, (unsigned long long)(took_ns / KVP_NS_PER_MS), missed);
+}
+
 static void
 answer_order(kvp_node_t *node, order_t *o)
 {
     Kvp__Pb__Reply msg = KVP__PB__REPLY__INIT;
     kvp_node_link_t *l = &node->link;
 
+    const uint64_t took_ns = kvp_now_ns() - o->began_ns;
+    log_slow_loads(node, o, took_ns);
     if (o->opcode == KVP_OP_DEMOTE) take_back_lost(node, o);
     if (o->opcode == KVP_OP_DEMOTE || o->opcode == KVP_OP_STAGE)
         kvp_histogram_add(&node->times.works[o->opcode == KVP_OP_DEMOTE ? KVP_NODE_WORK_demote : KVP_NODE_WORK_stage],
-                          kvp_now_ns() - o->began_ns);
+                          took_ns);
     if (o->request_id != 0 && l->state != KVP_LINK_DOWN && o->link_number == l->number) {
         msg.err = o->err;
         msg.n = o->opcode == KVP_OP_DROP ? 0 : o->n;

@@ -30,6 +30,7 @@ typedef struct {
     X(stale_reads, "reads whose extent had been given to another object")                                              \
     X(corrupt_reads, "reads whose sum was wrong")                                                                      \
     X(deadlines, "calls that ended at their deadline")                                                                 \
+    X(slow_calls, "calls that took longer than $KVPOOL_SLOW_CALL")                                                     \
     X(master_calls, "messages to the master, heartbeats aside")                                                        \
     X(connects, "sessions begun with a master")                                                                        \
     X(attaches, "connections made to nodes")                                                                           \

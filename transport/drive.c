@@ -124,7 +124,7 @@ is_worth_polling(const kvp_drive_t *drive)
 }
 
 static void
-sleep_on_queues(const kvp_drive_t *drive, uint64_t until_ns)
+sleep_on_queues(kvp_drive_t *drive, uint64_t until_ns)
 {
     struct pollfd p[KVP_DRIVE_QUEUES_MAX + 1];
     nfds_t n = 0;
@@ -144,6 +144,9 @@ sleep_on_queues(const kvp_drive_t *drive, uint64_t until_ns)
     else
         until_ns = kvp_min_u64(until_ns, drive->now_ns + KVP_POLL_SLICE_NS);
     kvp_poll_until(p, n, until_ns);
+    const uint64_t began_ns = drive->now_ns;
+    drive->now_ns = kvp_now_ns();
+    drive->waited_ns += drive->now_ns - began_ns;
 }
 
 /* Cuts the queues that have not ended. All queues are drained until the same time, so the drive returns soon after
@@ -167,10 +170,12 @@ void
 kvp_drive_run(kvp_drive_t *drive)
 {
     while (is_any_running(drive)) {
+        const uint64_t began_ns = drive->now_ns;
         bool has_moved = drive_round(drive);
         uint64_t until_ns;
 
         drive->now_ns = kvp_now_ns();
+        if (!has_moved) drive->waited_ns += drive->now_ns - began_ns;
         if (drive->now_ns >= drive->deadline_ns || kvp_is_given_up(drive->is_given_up)) break;
         until_ns = leave_silent(drive);
         if (has_moved)

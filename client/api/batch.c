@@ -82,10 +82,23 @@ run_moves(shell_t *sh, kvp_transfer_t *transfer, kvp_move_t *moves, uint32_t n)
     transfer->scratch = sh->call->scratch;
     transfer->spans = sh->spans;
     transfer->deadline_ns = sh->call->deadline_ns;
+    transfer->waited_ns = &sh->call->node_ns;
+    const uint64_t began_ns = kvp_now_ns();
     if (has_device(sh, moves, n))
         kvp_device_run(transfer, &sh->call->pool->bounces, &sh->call->pool->regs, moves, n);
     else
         kvp_transfer_run(transfer, moves, n);
+    sh->call->move_ns += kvp_now_ns() - began_ns;
+}
+
+static kvp_err_t
+sleep_until(shell_t *sh, uint64_t until_ns)
+{
+    const uint64_t began_ns = kvp_now_ns();
+    kvp_err_t err = kvp_session_sleep(sh->call->pool->session, until_ns);
+
+    sh->call->retry_ns += kvp_now_ns() - began_ns;
+    return err;
 }
 
 /* ---- get */
@@ -168,6 +181,7 @@ kvp_batch_get(kvp_apicall_t *call, kvp_getop_item_t *items, const kvp_span_t *sp
     bool wants_known = call->pool->locations > 0 && (call->flags & (KVPOOL_FRESH | KVPOOL_EPOCH)) == 0;
     kvp_step_t step;
 
+    call->keys_n += n;
     op.moves = kvp_scratch_alloc(call->scratch, op.moves_cap, sizeof *op.moves);
     if (wants_known) op.places = kvp_scratch_alloc(call->scratch, n, sizeof *op.places);
     kvp_getop_begin(&op);
@@ -178,7 +192,7 @@ kvp_batch_get(kvp_apicall_t *call, kvp_getop_item_t *items, const kvp_span_t *sp
         if (step.kind == KVP_STEP_CALL) get_call(&sh, &op);
         if (step.kind == KVP_STEP_SEND) send_out(&sh);
         if (step.kind == KVP_STEP_SLEEP) {
-            kvp_err_t err = kvp_session_sleep(call->pool->session, step.until_ns);
+            kvp_err_t err = sleep_until(&sh, step.until_ns);
 
             if (err != KVP_OK) kvp_getop_fail(&op, err);
         }
@@ -284,6 +298,7 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
     };
     kvp_step_t step;
 
+    call->keys_n += n;
     for (uint32_t i = 0; i < n; i++)
         items[i].is_host = !spans[i].has_device;
     op.moves = kvp_scratch_alloc(call->scratch, op.moves_cap, sizeof *op.moves);
@@ -295,7 +310,7 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
         if (step.kind == KVP_STEP_CALL) put_call(&sh, &op);
         if (step.kind == KVP_STEP_SEND) send_out(&sh);
         if (step.kind == KVP_STEP_SLEEP) {
-            kvp_err_t err = kvp_session_sleep(call->pool->session, step.until_ns);
+            kvp_err_t err = sleep_until(&sh, step.until_ns);
 
             if (err != KVP_OK) kvp_putop_fail(&op, err);
         }

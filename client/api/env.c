@@ -3,6 +3,7 @@
 
 #include "client/kvpool.h"
 #include "common/log.h"
+#include "common/parse.h"
 #include "net/calls.h"
 
 #include <stdlib.h>
@@ -17,6 +18,15 @@ kvp_env_log(char *detail, size_t cap)
         return kvp_refuse(detail, cap, KVP_INVALID, "KVPOOL_LOG_FORMAT", "\"text\" or \"json\" is expected");
     kvp_log_set_format(format);
     return KVP_OK;
+}
+
+kvp_err_t
+kvp_env_slow_call(char *detail, size_t cap, uint64_t *ns_out)
+{
+    const char *text = getenv("KVPOOL_SLOW_CALL");
+
+    if (kvp_parse_duration_ns(text != NULL && text[0] != '\0' ? text : "1s", ns_out) == KVP_OK) return KVP_OK;
+    return kvp_refuse(detail, cap, KVP_INVALID, "KVPOOL_SLOW_CALL", "a time is expected, such as 1s or 500ms, or 0");
 }
 
 kvp_err_t

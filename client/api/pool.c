@@ -43,14 +43,16 @@ kvp_link_session(const kvpool_t *pool, const kvp_link_t *link)
 }
 
 kvp_err_t
-kvp_call_hold(const kvp_apicall_t *call, kvp_link_t **link_out)
+kvp_call_hold(kvp_apicall_t *call, kvp_link_t **link_out)
 {
     kvp_mastersession_t *s = call->pool->session;
     kvp_err_t err;
 
     if (call->pool->is_state_only && !call->asks_state) return KVP_NOT_LEADER;
+    const uint64_t began_ns = kvp_now_ns();
     err = call->is_patient ? kvp_session_hold(s, call->deadline_ns, link_out)
                            : kvp_session_hold_soon(s, call->deadline_ns, link_out);
+    call->master_ns += kvp_now_ns() - began_ns;
     if (err == KVP_UNREACHABLE && call->detail != NULL) kvp_session_why(s, call->detail, call->detail_cap);
     return err;
 }
@@ -77,7 +79,9 @@ kvp_call_ask(kvp_apicall_t *call, kvp_link_t *link, kvp_frame_t *answer_out)
 
     kvp_count(&call->pool->counters.master_calls, 1);
     kvp_session_queue_used(link);
+    const uint64_t began_ns = kvp_now_ns();
     err = kvp_conn_call_soon(link->conn, &s->out, call->deadline_ns, silence_ns, &s->in, answer_out);
+    call->master_ns += kvp_now_ns() - began_ns;
     if (err == KVP_OK) keep_detail(call, answer_out);
     return err;
 }
@@ -107,6 +111,7 @@ kvp_query_run(kvp_apicall_t *call, kvp_query_t *query)
 {
     kvp_mastersession_t *at = call->pool->session;
 
+    call->keys_n += query->n;
     for (;;) {
         kvp_op_session_t session;
         kvp_link_t *link;
@@ -219,13 +224,36 @@ kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_ou
     return KVP_NOMEM;
 }
 
+static unsigned long long
+ms_of(uint64_t ns)
+{
+    return ns / KVP_NS_PER_MS;
+}
+
+static void
+log_slow(const kvp_apicall_t *call, uint64_t took_ns, kvp_err_t err)
+{
+    uint32_t missed;
+
+    kvp_count(&call->pool->counters.slow_calls, 1);
+    if (!kvp_log_limit_ok(&call->pool->slow_limit, &missed)) return;
+    kvp_log_info("client",
+                 "slow call call=%s keys=%u ms=%llu master_ms=%llu node_ms=%llu copy_ms=%llu retry_ms=%llu error=%s "
+                 "missed=%u",
+                 call->took != NULL ? kvp_call_names[call->took - call->pool->calls_ns] : "other", call->keys_n,
+                 ms_of(took_ns), ms_of(call->master_ns), ms_of(call->node_ns), ms_of(call->move_ns - call->node_ns),
+                 ms_of(call->retry_ns), kvp_err_name(err), missed);
+}
+
 kvp_err_t
 kvp_call_end(kvp_apicall_t *call, kvp_err_t err)
 {
     kvpool_t *pool = call->pool;
 
-    if (call->took != NULL) kvp_histogram_add(call->took, kvp_now_ns() - call->began_ns);
+    const uint64_t took_ns = kvp_now_ns() - call->began_ns;
+    if (call->took != NULL) kvp_histogram_add(call->took, took_ns);
     kvp_count(&pool->counters.deadlines, err == KVP_DEADLINE);
+    if (pool->slow_call_ns > 0 && took_ns > pool->slow_call_ns) log_slow(call, took_ns, err);
     kvp_scratch_rele(&pool->scratches, call->scratch);
     kvp_calls_leave(&pool->calls);
     return err;
@@ -238,6 +266,7 @@ typedef struct {
     char host_id[KVP_HOST_ID_MAX + 1];
     kvp_session_conf_t session;
     kvp_hostport_t metrics; /* where to serve metrics; an empty host = nowhere */
+    uint64_t slow_call_ns;
 } opening_t;
 
 static const char *
@@ -374,6 +403,7 @@ read_conf(const kvpool_conf_t *conf, opening_t *o)
     if (err == KVP_OK) err = choose_transports(o);
     if (err == KVP_OK) err = choose_master_wait(o);
     if (err == KVP_OK) err = choose_metrics(o);
+    if (err == KVP_OK) err = kvp_env_slow_call(o->conf.detail, o->conf.detail_cap, &o->slow_call_ns);
     if (err != KVP_OK) return err;
     if (o->conf.tenant != NULL && strlen(o->conf.tenant) > KVP_TENANT_NAME_MAX)
         return refuse_opening(o, KVP_INVALID, "tenant", "its name has more than 128 bytes");
@@ -443,6 +473,8 @@ pool_create(const opening_t *o)
     pool->deadline_ms = o->conf.deadline_ms;
     pool->tenant = o->conf.tenant == NULL ? 0 : kvp_tenant_id(o->conf.tenant);
     pool->locations = o->session.locations;
+    pool->slow_call_ns = o->slow_call_ns;
+    pool->slow_limit = (kvp_log_limit_t){.burst = 5, .interval_ms = 1000};
     pool->wants_sums = o->conf.verify == KVPOOL_VERIFY_PAYLOAD;
     pool->is_state_only = o->conf.state_only;
     return pool;

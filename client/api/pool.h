@@ -15,6 +15,7 @@
 #include "client/data/bounced.h"
 #include "common/clock.h"
 #include "common/forkguard.h"
+#include "common/log.h"
 #include "common/metrics.h"
 
 /* The calls whose times are measured. */
@@ -49,6 +50,8 @@ struct kvpool {
     kvp_list_t views; /* the open views of objects; guarded by lock */
     kvp_held_tickets_t held_tickets; /* tickets at the master of open views and reservations */
     uint32_t tenant;
+    uint64_t slow_call_ns; /* calls that take longer are counted and logged; 0 = none */
+    kvp_log_limit_t slow_limit;
     uint32_t locations; /* most cached locations of objects, for reads without a question to the master; 0 = no cache */
 };
 
@@ -67,11 +70,15 @@ typedef struct {
     uint64_t join_until_ns; /* of a put: end of the wait for another client's put of the key; see client/core/putop.h */
     bool is_patient; /* the call waits for a master until deadline_ns, even if master_wait_ms is shorter */
     bool asks_state; /* the call is allowed on a handle with is_state_only */
+    /* Where the time of the call went. move_ns has the time for the objects' bytes, node_ns the part of it in which
+     * nodes were awaited. */
+    uint32_t keys_n;
+    uint64_t master_ns, move_ns, node_ns, retry_ns;
 } kvp_apicall_t;
 
 /* kvp_call_begin checks handle and options. Errors: INVALID, FORKED, CLOSED, NOMEM. After OK the caller ends the call
- * with kvp_call_end, which returns err and counts err if it is DEADLINE. kvp_call_measure makes the end of the call
- * measure its time as the time of this kind of call. */
+ * with kvp_call_end, which returns err, counts err if it is DEADLINE, and logs a slow call. kvp_call_measure makes the
+ * end of the call measure its time as the time of this kind of call. */
 kvp_err_t kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_out) KVP_MUST_USE;
 kvp_err_t kvp_call_end(kvp_apicall_t *call, kvp_err_t err);
 static inline void
@@ -82,7 +89,7 @@ kvp_call_measure(kvp_apicall_t *call, kvp_call_kind_t kind)
 
 /* kvp_call_hold waits for a session with the master and holds its link for the call: kvp_session_hold if the call is
  * patient, else kvp_session_hold_soon. NOT_LEADER: the handle is is_state_only, and the call needs a leader. */
-kvp_err_t kvp_call_hold(const kvp_apicall_t *call, kvp_link_t **link_out) KVP_MUST_USE;
+kvp_err_t kvp_call_hold(kvp_apicall_t *call, kvp_link_t **link_out) KVP_MUST_USE;
 
 /* kvp_call_ask sends the message in scratch->out to the master and waits for the answer, as long as kvp_call_hold
  * would wait. Errors of kvp_conn_call. The answer is in scratch->in; the master's reason for a refusal goes to

@@ -429,8 +429,11 @@ run_ready_lanes(run_t *r, bool *is_slow)
 static void
 run_lane(run_t *r, lane_t *lane, uint64_t share_ns, uint64_t until_ns)
 {
+    const uint64_t began_ns = kvp_now_ns();
     (void)open_lane(r, lane, until_ns);
-    start_patience(lane, share_ns, kvp_now_ns());
+    r->drive.now_ns = kvp_now_ns();
+    r->drive.waited_ns += r->drive.now_ns - began_ns;
+    start_patience(lane, share_ns, r->drive.now_ns);
     kvp_drive_run(&r->drive);
     finish_lane(r, lane);
 }
@@ -595,4 +598,5 @@ kvp_transfer_run(const kvp_transfer_t *transfer, kvp_move_t *moves, uint32_t n)
         r->left_n = deal_moves(r, todo, r->left_n, todo + n);
         run_lanes(r);
     }
+    if (transfer->waited_ns != NULL) *transfer->waited_ns += r->drive.waited_ns;
 }

@@ -41,6 +41,15 @@ end_answer(kvp_server_conn_t *conn)
     conn->asked_ns = 0;
 }
 
+/* end_calls reports the slow ones among the requests whose answers are sent now. */
+static void
+end_calls(kvp_server_conn_t *conn)
+{
+    uv_os_fd_t fd;
+    if (conn->slow.longest.conn == 0 || uv_fileno(&conn->uv.handle, &fd) != 0) return;
+    conn->server->stats.slow_calls += kvp_slow_sent(&conn->server->slow, &conn->slow, fd, kvp_boot_ns());
+}
+
 kvp_server_conn_t *
 kvp_server_find_conn(kvp_server_t *server, uint64_t id)
 {
@@ -159,6 +168,7 @@ on_written(uv_write_t *write, int status)
     if (status < 0) {
         kvp_server_close_conn(conn);
     } else {
+        end_calls(conn);
         kvp_server_mark_unsent(conn);
     }
     kvp_server_flush_all(conn->server);
@@ -176,6 +186,7 @@ write_waiting(kvp_server_conn_t *conn)
     if (n < 0 && n != UV_EAGAIN) goto fail;
     end_answer(conn);
     if (n == (int)waiting->len) {
+        end_calls(conn);
         kvp_buf_reset(waiting);
         return true;
     }
@@ -317,8 +328,10 @@ handle_frame(kvp_server_conn_t *conn, const kvp_frame_t *frame)
     kvp_master_on_frame(server->master, conn->id, frame, now);
     const uint64_t took_ns = kvp_server_end_step(server, KVP_STEP_FRAME, now) - now;
     kvp_times_call(server->times, frame->hdr.opcode, took_ns);
+    kvp_slow_ask(&server->slow, conn->id, &frame->hdr, conn->received_ns, now, now + took_ns);
     conn->share_ns -= (int64_t)kvp_min_u64(took_ns, OVERRUN_NS);
     kvp_server_hand_on(server, conn);
+    kvp_slow_keep(&server->slow);
     const bool is_mute = kvp_server_is_mute(server); /* the core may not answer yet: give it no more requests */
     if (conn->end != KVP_CONN_OPEN || (conn->waiting.len <= WRITE_BYTES && !is_mute)) return;
     if (!conn->is_writing && conn->waiting.len > 0 && !write_waiting(conn)) return;

@@ -104,6 +104,7 @@ queue_frames(kvp_server_t *server)
     kvp_server_conn_t *conn = kvp_server_find_conn(server, ready->conn);
 
     if (conn != NULL && conn->end == KVP_CONN_OPEN) {
+        kvp_slow_answer(&server->slow, conn->id, &ready->frames, &conn->slow);
         if (ready->frames.len > 0 || ready->frames.err != KVP_OK) kvp_server_queue_output(conn, &ready->frames);
         if (ready->is_last) kvp_server_end_conn(conn);
         kvp_server_mark_unsent(conn);
@@ -307,6 +308,8 @@ kvp_server_create(const kvp_server_conf_t *conf, kvp_server_t **server_out)
     server->act_until_ns = UINT64_MAX;
     server->log_limit.burst = 10;
     server->log_limit.interval_ms = 1000;
+    server->slow.limit_ns = conf->slow_call_ns;
+    server->slow.log_limit = (kvp_log_limit_t){.burst = 5, .interval_ms = 1000};
     kvp_listener_init(&server->tcp);
     kvp_listener_init(&server->local);
     kvp_list_init(&server->before_hello);

@@ -40,6 +40,7 @@ typedef struct {
      * the identity is not saved. Called in a thread of libuv's pool, one call at a time. */
     bool (*save_ident)(void *arg, const kvp_master_ident_t *ident);
     void *save_ident_arg;
+    uint64_t slow_call_ns; /* requests that take longer are counted and logged; 0 = none */
     kvp_log_writer_t *log; /* opened writer of the log; borrowed until destroy; NULL = no log */
     const kvp_server_ops_t *ops; /* borrowed; NULL = all connections belong to the core */
 } kvp_server_conf_t;
@@ -59,6 +60,7 @@ typedef struct {
     X(framing_errors, "connections closed because framing was lost")                                                   \
     X(timeouts, "connections closed for want of a Hello or of the rest of a frame")                                    \
     X(overflows, "connections closed because the peer did not read")                                                   \
+    X(slow_calls, "requests that took longer than --slow-call, until their answer was sent")                           \
     X(pages_ready, "pieces of memory for the core that had been touched before they were wanted")                      \
     X(pages_missed, "pieces of memory for the core that had not, for want of time")                                    \
     X(pages_kept_bytes, "memory that has been touched for the core, and is not in use yet (gauge)")                    \

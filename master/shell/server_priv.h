@@ -10,6 +10,7 @@
 #include "master/shell/inbuf.h"
 #include "master/shell/listener.h"
 #include "master/shell/server.h"
+#include "master/shell/slow.h"
 #include "proto/pb.h"
 
 /* number of bits of a connection's number that hold its slot; the other bits count up, so that no number is reused */
@@ -69,6 +70,7 @@ typedef struct {
     kvp_list_t unsent_link; /* link in server->unsent, while output may have to be written */
     uint64_t asked_ns; /* when the request handled in this callback became readable; 0 = none */
     uint64_t received_ns; /* when the last received bytes became readable */
+    kvp_slow_answers_t slow; /* answers in `sending` and `waiting` */
 
     uint64_t deadline_ns;
     kvp_list_t deadline_link; /* link in server->before_hello, cut or ending */
@@ -125,6 +127,7 @@ struct kvp_server {
     bool is_saving;
     bool is_saved; /* flag: the last save succeeded */
     kvp_log_limit_t log_limit;
+    kvp_slow_t slow;
     kvp_server_stats_t stats;
 };
 

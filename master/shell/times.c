@@ -5,10 +5,23 @@
 #include "proto/wire.h"
 
 const struct kvp_timed_call kvp_timed_calls[KVP_TIMED_CALLS] = {
-    {KVP_OP_PUT_BEGIN, "put_begin"}, {KVP_OP_PUT_COMMIT, "put_commit"}, {KVP_OP_GET, "get"},
-    {KVP_OP_EXISTS, "exists"},       {KVP_OP_LOOKUP, "lookup"},         {KVP_OP_REMOVE, "remove"},
-    {KVP_OP_USED, "used"},           {KVP_OP_RELEASE, "release"},
+    {KVP_OP_PUT_BEGIN, "put_begin", "room"},
+    {KVP_OP_PUT_COMMIT, "put_commit", "the log and standbys"},
+    {KVP_OP_GET, "get", "nodes"},
+    {KVP_OP_EXISTS, "exists", "nodes"},
+    {KVP_OP_LOOKUP, "lookup", "nodes"},
+    {KVP_OP_REMOVE, "remove", "the log, standbys and nodes"},
+    {KVP_OP_USED, "used", ""},
+    {KVP_OP_RELEASE, "release", ""},
 };
+
+const struct kvp_timed_call *
+kvp_timed_call_find(uint8_t opcode)
+{
+    for (uint32_t i = 0; i < KVP_TIMED_CALLS; i++)
+        if (kvp_timed_calls[i].opcode == opcode) return &kvp_timed_calls[i];
+    return NULL;
+}
 
 static bool
 add_time(kvp_histogram_t *histogram, uint64_t *longest, uint64_t ns)
@@ -41,8 +54,9 @@ kvp_times_step(kvp_times_t *times, kvp_step_kind_t kind, uint64_t began, uint64_
 void
 kvp_times_call(kvp_times_t *times, uint8_t opcode, uint64_t took_ns)
 {
-    for (uint32_t i = 0; i < KVP_TIMED_CALLS; i++)
-        if (kvp_timed_calls[i].opcode == opcode && times->calls[i] != NULL) kvp_histogram_add(times->calls[i], took_ns);
+    const struct kvp_timed_call *call = kvp_timed_call_find(opcode);
+    kvp_histogram_t *histogram = call != NULL ? times->calls[call - kvp_timed_calls] : NULL;
+    if (histogram != NULL) kvp_histogram_add(histogram, took_ns);
 }
 
 bool

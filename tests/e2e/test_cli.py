@@ -198,7 +198,7 @@ def test_address_that_cannot_be_listened_at_is_named(bench, program):
 def test_daemons_bad_options_say_what_is_wanted(bench, program, args, says):
     """Fails if a daemon does not end with 2 and the option's bounds, whichever part of it finds the value wrong."""
     r = bench.run(program, *args, timeout=10 * SLOW)
-    assert r.rc == 2 and says in r.err and not r.out, r
+    assert r.rc == 2 and says in r.err.replace('\\"', '"') and not r.out, r
 
 
 def test_options_before_the_verb_and_words_that_are_near(pool, bench):

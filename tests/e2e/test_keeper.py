@@ -108,7 +108,7 @@ def test_keeper_inherits_nothing(kept, bench):
                              "--listen", "127.0.0.1:0"], env=bench.env(), close_fds=False, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     kept.names.add("kept1")
     for line in iter(node.stderr.readline, ""):
-        if m := re.search(r"in the hands of a keeper pid (\d+)", line):
+        if m := re.search(r"in the hands of a keeper\" pid=(\d+)", line):
             keeper = int(m.group(1))
             break
     names = {os.readlink(f"/proc/{keeper}/fd/{fd}") for fd in os.listdir(f"/proc/{keeper}/fd")}
@@ -202,7 +202,7 @@ def test_keeper_that_somebody_else_started(kept, bench):
     not end cleanly: with its node there, which starts its own then, and alone."""
     keeper = bench.start("keeper", "kvpool-keeper", "--name", "kept1", "--idle", "0s")
     second = bench.run("kvpool-keeper", "--name", "kept1")
-    assert second.rc == 1 and 'a keeper for "kept1" runs already' in second.err, second
+    assert second.rc == 1 and r'a keeper for \"kept1\" runs already' in second.err, second
     client = kept.shell(deadline=3000)
     node = kept.node()
     assert client("bput old/ 0 20 100000")["results"] == {"OK": 20}
@@ -644,7 +644,7 @@ def test_memory_that_does_not_fit(kept):
     wait_kept(node)
     node.kill9()
     other = refused("kept2", total)
-    assert re.search(r'the keeper of the node "kept1", which ended, holds \d+MiB', other), other
+    assert re.search(r'the keeper of the node \\"kept1\\", which ended, holds \d+MiB', other), other
     assert "keeper of the node" not in refused("kept1", 2 * total)
     assert health(kept.node())["adopted_objects"] == 1
     fits = re.search(r"the largest possible is (\d+MiB)", other)[1]

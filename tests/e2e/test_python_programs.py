@@ -116,7 +116,7 @@ def test_client_by_rdma_where_there_is_none(pool, programs, device):  # noqa: F8
     if device:
         assert process.wait(20) != 0 and "RDMA device" in said(process)
     else:
-        wait_until(lambda: "mounted name" in said(process) or process.poll() is not None, 20, "the node")
+        wait_until(lambda: "msg=mounted" in said(process) or process.poll() is not None, 20, "the node")
         assert process.poll() is None and said(process).count("KVPOOL_TRANSPORTS=shm,rdma") == 1
 
 

@@ -56,7 +56,7 @@ TEST(test_panic_writes_its_line_and_aborts)
     char line[256] = {0};
     assert_true(read(fds[0], line, sizeof(line) - 1) > 0);
     close(fds[0]);
-    assert_non_null(strstr(line, "error panic: slot 17\n"));
+    assert_non_null(strstr(line, " level=error part=panic msg=\"slot 17\"\n"));
     int status;
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);

@@ -575,7 +575,7 @@ TEST(test_questions)
         "{\"role\":\"prefill\",\"model\":\"m\",\"prompt\":\"[1]\",\"session_id\":\"4579340e26f3ee71\",\"exclude\":[]}");
     check_question("{\"prompt\":[ 1, 2],\"model\":\"m\",\"user\":\"u\"}", "s",
                    "{\"role\":\"prefill\",\"model\":\"m\",\"token_ids\":[ 1, 2],\"session_id\":\"d6b9d4d14ff6be13\","
-                   "\"exclude\":[\"http://a\\u0022b\"]}");
+                   "\"exclude\":[\"http://a\\\"b\"]}");
     check_question("{\"prompt\":[ \"1\" ],\"messages\":[],\"tools\":[{}]}", "",
                    "{\"role\":\"prefill\",\"messages\":[],\"tools\":[{}],\"prompt\":\"1\",\"exclude\":[]}");
     check_question("{\"prompt\":[[1, 2]]}", "", "{\"role\":\"prefill\",\"token_ids\":[1, 2],\"exclude\":[]}");
