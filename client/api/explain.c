@@ -66,7 +66,7 @@ help_for(const Kvp__Pb__Explained *e)
     case KVP_CAUSE_UNREADABLE:
         return "a client may have committed an object that it did not write: see the node's log";
     case KVP_CAUSE_NODE_AWAY:
-        return "start the node again, with the same name; `kvpool stat` names lost nodes";
+        return "start the node again, with the same name and --ssd";
     case KVP_CAUSE_GROUP_INCOMPLETE:
         return "the members that are missing must be put, by the client that began them or by another";
     case KVP_CAUSE_GROUP_ENDED:
@@ -97,10 +97,10 @@ cause_text(uint32_t cause)
 {
     static const char *const texts[KVP_CAUSES_N] = {
         [KVP_CAUSE_NOT_KNOWN] = "not known",
-        [KVP_CAUSE_PRESENT] = "present",
+        [KVP_CAUSE_PRESENT] = "it is there and can be read",
         [KVP_CAUSE_BEING_PUT] = "a client is putting it, and has not committed it",
         [KVP_CAUSE_GROUP_INCOMPLETE] = "its group is incomplete",
-        [KVP_CAUSE_NODE_AWAY] = "it is on a node that is not connected",
+        [KVP_CAUSE_NODE_AWAY] = "it is only on nodes that are not connected",
         [KVP_CAUSE_LOADING] = "it is being read from an SSD into memory",
         [KVP_CAUSE_REMOVED] = "a client removed it",
         [KVP_CAUSE_BUMPED] = "a client bumped the tenant, which invalidates all that was put before",
@@ -122,6 +122,15 @@ cause_text(uint32_t cause)
     return cause < KVP_CAUSES_N ? texts[cause] : "a cause that this version does not know";
 }
 
+/* Returns the length of the node's name in the name of a copy's segment: a tier is called NODE/ssd. */
+static int
+node_len(const Kvp__Pb__ObjectCopy *copy)
+{
+    const char *end = copy->is_tier ? strrchr(copy->node, '/') : NULL;
+
+    return (int)(end != NULL ? (size_t)(end - copy->node) : strlen(copy->node));
+}
+
 /* Writes the cause as one sentence. */
 static void
 explain_cause(const Kvp__Pb__Explained *e, char text[SENTENCE_MAX])
@@ -135,6 +144,9 @@ explain_cause(const Kvp__Pb__Explained *e, char text[SENTENCE_MAX])
         add_text(text, SENTENCE_MAX, ": %u of %u members", e->group_committed, e->group_members);
     if (e->cause == KVP_CAUSE_NOT_KNOWN && e->ago_ms > 0)
         add_text(text, SENTENCE_MAX, "; the master remembers what left in the last %s", span_text(e->ago_ms, span));
+    for (size_t i = 0; e->cause == KVP_CAUSE_NODE_AWAY && i < e->n_copies; i++)
+        if (i == 0 || !e->copies[i]->is_tier)
+            add_text(text, SENTENCE_MAX, "%s %.*s", i == 0 ? ":" : ",", node_len(e->copies[i]), e->copies[i]->node);
     if (!is_departure) return;
     add_text(text, SENTENCE_MAX, ", %s%s ago", e->is_before ? "more than " : "", span_text(e->ago_ms, span));
     if (e->node[0] != '\0') add_text(text, SENTENCE_MAX, ", on node %s", e->node);
@@ -173,9 +185,11 @@ write_copies(const explain_t *x, const Kvp__Pb__Explained *e)
     kvp_jsonw_open(x->w, "copies", '[');
     for (size_t i = 0; i < e->n_copies; i++) {
         const Kvp__Pb__ObjectCopy *copy = e->copies[i];
+        char node[KVP_NAME_MAX + 1];
 
+        snprintf(node, sizeof node, "%.*s", node_len(copy), copy->node);
         kvp_jsonw_open(x->w, NULL, '{');
-        kvp_jsonw_text(x->w, "node", copy->node);
+        kvp_jsonw_text(x->w, "node", node);
         kvp_jsonw_text(x->w, "tier", copy->is_tier ? "ssd" : "memory");
         kvp_jsonw_text(x->w, "state", kvp_segment_state_name(copy->state));
         if (!copy->is_tier && x->peers != NULL)

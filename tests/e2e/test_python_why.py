@@ -121,6 +121,10 @@ def test_node_that_is_away_and_lost(pool):
         key = next(f"k{i}" for i in range(16) if handle.where(f"k{i}")["copies"][0]["node"] == "node2")
     pool.nodes[1].kill9()
     wait_until(lambda: pool.kvpool("why", "--json", key).json["found"][0]["cause"] == "node_away", 2, "the node to be away")
+    told = assert_why(pool, key, "node_away", "not connected: node2")
+    text = pool.kvpool("where", key).text
+    assert "copy        node node2, memory, lost\n" in text and told["used_ms"] <= told["age_ms"]
+    assert re.search(r"^  node2 +lost +- ", pool.kvpool("node", "ls").text, re.M)
     wait_until(lambda: pool.kvpool("why", "--json", key).json["found"][0]["cause"] == "lost_node", 10, "the node to be forgotten")
     assert_why(pool, key, "lost_node", "on node node2")
 

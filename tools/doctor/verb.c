@@ -98,7 +98,9 @@ say_pool(const kvp_doctor_facts_t *f)
         const kvp_doctor_node_t *node = &f->nodes[i];
 
         printf("  %s  %s", quote_text(node->name, name), node->state);
-        printf("  %s  by %s\n", quote_text(node->addr, text), node->transport);
+        printf("  %s", quote_text(node->addr, text));
+        if (strcmp(node->state, "lost") != 0) printf("  by %s", node->transport);
+        putchar('\n');
         for (size_t t = 0; t < KVP_DOCTOR_TRANSPORTS; t++)
             if (node->probes[t].was_made) say_probe(&node->probes[t], f->transports[t].name);
     }

@@ -80,7 +80,7 @@ print_curve(struct json_object *curve)
         char label[16] = "with SSD";
 
         if (kvp_json_get(one, "times") != NULL)
-            snprintf(label, sizeof label, "x %g", json_object_get_double(kvp_json_get(one, "times")));
+            snprintf(label, sizeof label, times[i] == 1 ? "x %g, now" : "x %g", times[i]);
         print_bar(label, (double)kvp_json_get_u64(one, "size_bytes"),
                   json_object_get_double(kvp_json_get(one, "hit_ratio")));
     }

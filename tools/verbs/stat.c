@@ -254,6 +254,18 @@ is_elected(struct json_object *masters)
            kvp_json_get_text(json_object_array_get_idx(masters, 0), "id")[0] != '\0';
 }
 
+/* Takes away the transports to lost nodes, which the library would use if the nodes were there: a table shows "-". */
+static void
+hide_lost_transports(struct json_object *segments)
+{
+    for (size_t i = 0; i < json_object_array_length(segments); i++) {
+        struct json_object *segment = json_object_array_get_idx(segments, i);
+
+        if (strcmp(kvp_json_get_text(segment, "state"), "lost") == 0)
+            json_object_object_add(segment, "transport", NULL);
+    }
+}
+
 static void
 print_screen(struct json_object *stat)
 {
@@ -280,6 +292,7 @@ print_screen(struct json_object *stat)
     print_what_is_wrong(pool, segments);
     static const char *const of_nodes[] = {"node", "state", "transport", "used_bytes", "size_bytes", "objects", "addr"};
     static const char *const of_masters[] = {"address", "state", "lag_bytes", "id"};
+    hide_lost_transports(segments);
     print_some_columns("nodes", segments, of_nodes, KVP_ARRAY_LEN(of_nodes));
     if (is_elected(masters)) print_some_columns("masters", masters, of_masters, KVP_ARRAY_LEN(of_masters));
 }
@@ -339,6 +352,7 @@ kvp_cli_list_part(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, const ch
     if (err != KVPOOL_OK) return kvp_cli_fail_why(verb, common, "ls", err);
     rows = kvp_json_get(stat, part);
     if (is_nodes) join_tiers(rows, kvp_json_get(stat, "tiers"));
+    if (is_nodes && !common->is_json) hide_lost_transports(rows);
     if (common->is_json)
         kvp_json_line(json_object_get(rows), stdout); /* kvp_json_line releases this reference */
     else if (json_object_array_length(rows) == 0)

@@ -92,7 +92,7 @@ print_object(struct json_object *found)
         printf("copy        node %s, ", quoted_text(copy, "node", text));
         printf("%s, ", quoted_text(copy, "tier", text));
         printf("%s", quoted_text(copy, "state", text));
-        if (json_object_object_get_ex(copy, "transport", NULL))
+        if (json_object_object_get_ex(copy, "transport", NULL) && strcmp(kvp_json_get_text(copy, "state"), "lost") != 0)
             printf(", read from here by %s", quoted_text(copy, "transport", text));
         putchar('\n');
     }

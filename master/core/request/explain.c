@@ -135,6 +135,8 @@ describe_object(const kvp_master_t *m, explained_t *e, part_t *part, const kvp_o
     part->msg.version = kvp_obj_version(o);
     part->msg.age_ms = (kvp_ages_age(&m->cat.ages, kvp_obj_version(o), m->ctx.now_ns) + KVP_MS(1) - 1) / KVP_MS(1);
     part->msg.used_ms = kvp_obj_idle_ms(m->cat.index, o);
+    /* the two times have different roundings, and no object is used before its put */
+    if (part->msg.age_ms > 0) part->msg.used_ms = kvp_min_u64(part->msg.used_ms, part->msg.age_ms);
     part->msg.was_read = o->is_used_since != 0;
     part->msg.pin = o->pin;
     part->msg.tickets = o->tickets;
