@@ -43,7 +43,7 @@ end_check(const check_t *check, kvp_check_end_t end, const char *why)
     const kvp_fleet_server_t *s = &p->fleet.servers[server];
 
     pthread_mutex_lock(&p->lock);
-    if (s->is_down && end == KVP_CHECK_UP) kvp_log_info("proxy", "is there again: server=%s", s->url);
+    if (s->is_down && end == KVP_CHECK_UP) kvp_log_info("proxy", "is there again server=%s", s->url);
     if (kvp_fleet_checked(&p->fleet, server, end, kvp_now_ns()))
         kvp_log_warn("proxy", "left out for a while: the server answers neither requests nor checks: %s server=%s", why,
                      s->url);

@@ -624,7 +624,7 @@ on_told(void *arg, const char *why, kvp_call_fate_t fate)
     if (!p->is_lost && is_told)
         kvp_log_warn(
             "proxy",
-            "the router chose a server that is not available here, so the server with the least load is used: url=%s",
+            "the router chose a server that is not available here, so the server with the least load is used url=%s",
             told.url);
     else if (!p->is_lost)
         kvp_log_warn("proxy", "the router could not choose, so the server with the least load is used: %.*s",

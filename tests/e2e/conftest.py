@@ -66,7 +66,12 @@ def _die_with_parent():
 
 
 def read_log_line(line):
-    """The pairs of a line of logfmt in their order; None if the line is none, lacks what each line has, or names a key twice."""
+    """The pairs of a line of logfmt or JSON in their order; None if the line is neither, lacks what each has, or has a key twice."""
+    if line.startswith("{"):
+        with contextlib.suppress(ValueError):
+            pairs = json.loads(line)
+            return pairs if list(pairs)[:4] == ["time", "level", "part", "msg"] else None
+        return None
     pairs, at = {}, 0
     while at < len(line):
         m = LOG_PAIR_RE.match(line, at)
@@ -239,7 +244,7 @@ class Daemon:
         if report:
             found.append(f"{self.name}: {report.group(0).strip()}")
         else:
-            found += [f"{self.name} logged a line that is no logfmt: {line!r}" for line in self.log().split("\n") if not self.is_log_line(line)]
+            found += [f"{self.name} logged a line that is neither logfmt nor JSON: {line!r}" for line in self.log().split("\n") if not self.is_log_line(line)]
         return found
 
     def is_log_line(self, line):

@@ -205,7 +205,7 @@ def test_servers_that_are_not_the_proxys(site):
     assert s.proxy.servers("DELETE", {"role": "replica", "url": s.servers[1].url})[0] == 200
     s.has(1, 1)
     assert s.complete(tokens_of(1)) in ([0], [2]) and s.count("unrouted_total") == 1
-    s.proxy.daemon.wait_log(re.escape(f"the router chose a server that is not available here, so the server with the least load is used: url={s.servers[1].url}"))
+    s.proxy.daemon.wait_log(re.escape(f"the router chose a server that is not available here, so the server with the least load is used\" url={s.servers[1].url}"))
 
 
 def test_round_robin(site):

@@ -12,7 +12,7 @@ import subprocess
 import pytest
 
 from clients import free_ports
-from conftest import PROGRAMS, RDMA, SLOW, STOP_S, run_program
+from conftest import PROGRAMS, RDMA, SLOW, STOP_S, read_log_line, run_program
 
 HOST_PORT = r"127\.0\.0\.1:[1-9]\d*"
 NODE_HOST_PORT = rf"({'|'.join(map(re.escape, RDMA or ['127.0.0.1']))}):[1-9]\d*"
@@ -333,3 +333,29 @@ def test_put_of_nothing(pool):
     closed = run_closed([PROGRAMS["kvpool"], "put", "nostdin", "--master", pool.addr], pool.bench.env(), "<&-")
     assert closed.returncode == 1 and b"Bad file descriptor" in closed.stderr, closed
     assert pool.exists("nostdin").rc == 1
+
+
+@pytest.mark.parametrize("program", ["kvpool-master", "kvpool-node", "kvpool-conductor", "kvpool-keeper"])
+def test_log_in_json(pool, bench, program):
+    """Fails if a line of a daemon's log is not one JSON object with --log-format json, whichever source sets the option."""
+    args = {"kvpool-master": ["--listen", "127.0.0.1:0", "--http", "none", "--data-dir", "none"],
+            "kvpool-node": ["--master", pool.addr, "--memory", "1MiB", "--listen", "127.0.0.1:0"],
+            "kvpool-conductor": ["--http", "127.0.0.1:0", "--data-dir", "none"], "kvpool-keeper": ["--name", "json"]}[program]
+    for how in ({"env": {"KVPOOL_LOG_FORMAT": "json"}}, {}):
+        daemon = bench.start(program, program, *args, "--log-level", "debug", *([] if how else ["--log-format", "json"]), **how)
+        assert daemon.terminate() == 0
+        lines = [json.loads(line) for line in daemon.log().split("\n") if line]
+        assert all(list(line)[:4] == ["time", "level", "part", "msg"] for line in lines), lines
+        assert lines or program in ("kvpool-conductor", "kvpool-keeper")
+
+
+def test_log_of_the_library(pool):
+    """Fails if the library's lines are not in the format that KVPOOL_LOG_FORMAT names, or if it takes any other name."""
+    env = {"KVPOOL_SLOW_CALL": "1us"}
+    for how, keys in (({"KVPOOL_LOG_FORMAT": "json"}, 1), ({}, "1")):
+        err = pool.kvpool("put", "a", stdin=b"x", env={**env, **how}).err
+        lines = [read_log_line(line) for line in err.split("\n") if line and not line.startswith("kvpool put: ")]
+        assert all(err.startswith("{" if how else "time=") and line["msg"] == "slow call" and line["part"] == "client" for line in lines), err
+        assert [line["keys"] for line in lines if line["call"] == "batch_put"] == [keys], err
+    r = pool.kvpool("get", "a", env={"KVPOOL_LOG_FORMAT": "xml"})
+    assert r.rc != 0 and 'KVPOOL_LOG_FORMAT: "text" or "json" is expected' in r.err, r
