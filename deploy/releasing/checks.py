@@ -35,6 +35,11 @@ def check_machine(path: Path, target: Target) -> "list[str]":
     return [] if wanted in readelf(path, "-h") else [f"{path.name} is not for {target.arch}"]
 
 
+def check_address(path: Path) -> "list[str]":
+    """Zig's programs have a fixed address unless they are told otherwise. An attacker then knows where their code is."""
+    return [] if re.search(r"Type:\s+DYN", readelf(path, "-h")) else [f"{path.name} is loaded at a fixed address (no PIE)"]
+
+
 def symbols(path: Path) -> "list[tuple[str, bool]]":
     """The name of each dynamic symbol, and whether the file defines it."""
     rows = (line.split() for line in readelf(path, "--dyn-syms").splitlines())
@@ -99,6 +104,6 @@ def check_release(stage: Path, target: Target, work: Path, log: Path, others: "l
     complaints = check_caches(log) + check_links(log, work)
     for path in sorted(path for path in stage.rglob("*") if path.is_file() and not path.is_symlink()):
         if path.open("rb").read(4) == b"\x7fELF":
-            complaints += check_machine(path, target) + check_needs(path, target) + check_glibc(path) + check_assertions(path)
+            complaints += check_machine(path, target) + check_address(path) + check_needs(path, target) + check_glibc(path) + check_assertions(path)
             complaints += check_loaded(path) + check_hidden(path) + check_folders(path, [work, *others])
     return complaints

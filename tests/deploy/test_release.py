@@ -169,6 +169,12 @@ def test_check_finds_another_processor(tools):
     assert checks.check_machine(program, toolchain.TARGETS["aarch64"]) == ["program is not for aarch64"]
 
 
+def test_check_finds_a_program_at_a_fixed_address(tools):
+    text = "int main(void) { return 0; }\n"
+    assert checks.check_address(compiled(tools, text, "-fPIE", "-pie")) == []
+    assert checks.check_address(compiled(tools, text, "-no-pie")) == ["program is loaded at a fixed address (no PIE)"]
+
+
 def test_check_finds_the_name_of_the_build_folder(tools, tmp_path):
     text = "#include <stdio.h>\nint main(void) { return puts(__FILE__); }\n"
     assert checks.check_folders(compiled(tools, text), [tools.work]) == []
