@@ -44,6 +44,7 @@ kvp_http_guard_header(kvp_http_guard_t *guard, const char *name, const char *val
         guard->has_site = true;
         guard->is_cross_site |= is_equal(trim_value(value), trim_value("cross-site"));
     }
+    if (strcasecmp(name, "Sec-Fetch-Dest") == 0) guard->is_visit = is_equal(trim_value(value), trim_value("document"));
 }
 
 /* Removes the default port from an address, because browsers omit it in an origin. */
@@ -101,10 +102,11 @@ is_local_name(const char *host, bool is_browser)
 }
 
 const char *
-kvp_http_guard_check(const kvp_http_guard_t *guard, bool is_loopback)
+kvp_http_guard_check(const kvp_http_guard_t *guard, bool is_loopback, bool is_page)
 {
     if (guard->has_twice) return "the request has two Host or two Origin headers";
-    if (guard->is_cross_site) return "a web page of another site asks (Sec-Fetch-Site); this port is not for web pages";
+    if (guard->is_cross_site && !(is_page && guard->is_visit))
+        return "a web page of another site asks (Sec-Fetch-Site); this port is not for web pages";
     if (guard->origin != NULL && !is_own_origin(guard->origin, guard->host))
         return "a web page of another origin asks (Origin is not this server); this port is not for web pages";
     if (is_loopback && guard->host != NULL && !is_local_name(guard->host, guard->origin != NULL || guard->has_site))

@@ -5,7 +5,7 @@
 #include "common/process.h"
 #include "conductor/index/chain.h"
 #include "conductor/base/numbers.h"
-#include "conductor/page.h"
+#include "common/daemon/page.h"
 #include "conductor/router/asked.h"
 
 #include <json-c/json.h>
@@ -166,6 +166,8 @@ loop_view(void *arg)
     kvp_jsonw_open(&w, NULL, '{');
     kvp_registry_write_view(ask->api->registry, &w);
     write_hits(ask->api, &w);
+    kvp_routes_write_view(ask->api->routes, &w);
+    kvp_jsonw_bool(&w, "has_proxy", ask->api->has_proxy);
     kvp_jsonw_close(&w, '}');
 }
 
@@ -430,12 +432,7 @@ on_page(void *arg, const kvp_http_request_t *request, kvp_http_response_t *respo
 {
     (void)arg;
     (void)request;
-    kvp_http_type(response, "text/html; charset=utf-8");
-    kvp_ignore(kvp_http_set_header(response, "Content-Security-Policy",
-                                   "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-                                   "connect-src 'self'; img-src data:"),
-               "the page asks nobody else anyway");
-    kvp_buf_append(kvp_http_out(response), kvp_page, kvp_page_len);
+    kvp_page_answer(&kvp_page, response);
 }
 
 /* ---- registration of the HTTP routes, and cleanup */

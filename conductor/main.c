@@ -290,6 +290,7 @@ build_parts(daemon_t *d, const settings_t *s)
     weights.affinity_ms = (double)s->affinity_ns / KVP_NS_PER_MS;
     err = kvp_api_route(&d->api, d->http, &d->loop, d->registry, &weights);
     if (err == KVP_OK) err = build_proxy(d, s);
+    d->api.has_proxy = d->proxy != NULL;
     if (err == KVP_OK) err = kvp_http_start(d->http, &s->http, &d->bound);
     if (err != KVP_OK || d->proxy == NULL) return err;
     if (s->policy == POLICY_ROUTER) kvp_proxy_route_by(d->proxy, &d->bound, has_instances, d->registry);

@@ -1,18 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The admin port. A scrape copies the statistics of core and shell in one call in the loop's thread, and renders the
  * copies in the HTTP thread: the loop's thread never formats text, and a loop that does not answer within a second is
- * reported as stuck instead of waited for. */
+ * reported as stuck instead of waited for. The document of the page is made at most once a second, however many pages
+ * are open. */
 #include "master/admin.h"
 
 #include "common/clock.h"
+#include "common/daemon/page.h"
 #include "common/process.h"
+#include "master/overview.h"
+#include "proto/explained.h"
+#include "proto/pb.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
 #define ANSWER_MS 1000
 #define HEALTH_MS 700 /* limit of waiting for the loop, because a whole answer of /health must take less than 1 s */
 #define NAME_MAX_BYTES 96
+#define OVERVIEW_NS KVP_NS_PER_S /* life of the document of /overview */
+#define OVERVIEW_MS 300 /* limit of waiting for the loop to make it: open pages must not delay /health */
+#define SAMPLING_MS 1000 /* time between two looks whether a sample is due */
+#define EXPLAINED_MAX (1u << 20)
+#define OVERVIEW_MAX (4u << 20)
 
 static double
 read_u64(void *arg)
@@ -62,6 +73,8 @@ kvp_admin_init(kvp_admin_t *admin)
 
     memset(admin, 0, sizeof(*admin));
     admin->start_ns = kvp_boot_ns();
+    pthread_mutex_init(&admin->lock, NULL);
+    kvp_buf_init(&admin->overview, OVERVIEW_MAX);
     admin->metrics = kvp_metrics_create();
     if (admin->metrics == NULL) goto fail;
     err = kvp_process_add(admin->metrics);
@@ -147,6 +160,7 @@ kvp_admin_fini(kvp_admin_t *admin)
 {
     kvp_metrics_destroy(admin->metrics);
     admin->metrics = NULL;
+    kvp_buf_fini(&admin->overview);
 }
 
 static void
@@ -400,21 +414,202 @@ on_kv_events(void *arg, const kvp_http_request_t *request, kvp_http_response_t *
     kvp_jsonw_close(&answer, '}');
 }
 
+/* ---- the page */
 static void
-on_index(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+on_page(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
-    static const char text[] = "kvpool-master\n\n"
-                               "/health     is the master alive and answering, its role and term\n"
-                               "/metrics    figures for Prometheus\n"
-                               "/role       leader, standby, or what is between\n"
-                               "/leader     who leads\n"
-                               "/ha_status  all that is known of the masters\n"
-                               "/kv_events/status  what was published of KV events\n";
-
     (void)arg;
     (void)request;
-    kvp_http_type(response, "text/plain; charset=utf-8");
-    kvp_buf_append(kvp_http_out(response), text, sizeof(text) - 1);
+    kvp_page_answer(&kvp_page, response);
+}
+
+/* Copies the figures that the history records. Runs in the loop's thread. */
+static void
+copy_sample(const kvp_admin_t *admin, kvp_sample_t *to)
+{
+    const kvp_master_t *core = kvp_server_core(admin->server);
+
+    to->at_ms = kvp_boot_ns() / KVP_NS_PER_MS;
+    kvp_master_stats(core, &to->core);
+    to->minute = kvp_master_asked(core);
+    kvp_history_times(to, &admin->times);
+}
+
+/* Notes a sample if one is due. While the HTTP thread reads the history, the sample waits for the next call. */
+static void
+on_sampling(uv_timer_t *timer)
+{
+    kvp_admin_t *admin = timer->data;
+    const uint64_t now_ms = kvp_boot_ns() / KVP_NS_PER_MS;
+    const kvp_history_t *h = &admin->history;
+    kvp_sample_t sample;
+
+    if (pthread_mutex_trylock(&admin->lock) != 0) return;
+    if (h->n == 0 || now_ms - kvp_history_get(h, h->n - 1)->at_ms >= KVP_HISTORY_STEP_MS - SAMPLING_MS / 2) {
+        copy_sample(admin, &sample);
+        kvp_history_note(&admin->history, &sample);
+    }
+    pthread_mutex_unlock(&admin->lock);
+}
+
+kvp_err_t
+kvp_admin_sample(kvp_admin_t *admin, uv_loop_t *uv)
+{
+    if (uv_timer_init(uv, &admin->sampling) != 0) return KVP_SYS;
+    admin->sampling.data = admin;
+    admin->has_sampling = true;
+    return uv_timer_start(&admin->sampling, on_sampling, 0, SAMPLING_MS) == 0 ? KVP_OK : KVP_SYS;
+}
+
+void
+kvp_admin_stop(kvp_admin_t *admin)
+{
+    if (admin->has_sampling) uv_close((uv_handle_t *)&admin->sampling, NULL);
+    admin->has_sampling = false;
+}
+
+/* Copies all that the page shows. Runs in the loop's thread. */
+static void
+copy_overview(void *arg)
+{
+    kvp_admin_t *admin = arg;
+
+    copy_figures(admin);
+    copy_labelled(admin);
+    copy_sample(admin, &admin->now);
+}
+
+static void
+make_overview(kvp_admin_t *admin)
+{
+    uint32_t term;
+    kvp_overview_t in = {.role = admin->ha == NULL ? "leader" : kvp_ha_role(admin->ha, &term),
+                         .conductor = admin->conductor,
+                         .ident = &admin->ident,
+                         .ha = admin->ha == NULL ? NULL : &admin->status,
+                         .labelled = &admin->labelled,
+                         .history = &admin->history,
+                         .now = &admin->now};
+    kvp_jsonw_t w;
+
+    kvp_buf_reset(&admin->overview);
+    admin->made_ns = kvp_boot_ns();
+    if (kvp_loop_call(admin->loop, copy_overview, admin, OVERVIEW_MS) != KVP_OK) return;
+    in.term = admin->term;
+    in.uptime_ms = admin->uptime_ms;
+    kvp_jsonw_init(&w, &admin->overview);
+    kvp_jsonw_open(&w, NULL, '{');
+    kvp_jsonw_text(&w, "status", admin->wrong.n > 0 || admin->log_failure[0] != '\0' ? "degraded" : "ok");
+    say_wrong(admin, &w);
+    pthread_mutex_lock(&admin->lock);
+    kvp_overview_write(&w, &in);
+    pthread_mutex_unlock(&admin->lock);
+    kvp_jsonw_close(&w, '}');
+}
+
+static void
+on_overview(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    kvp_admin_t *admin = arg;
+    const kvp_buf_t *text = &admin->overview;
+
+    (void)request;
+    if (admin->made_ns == 0 || kvp_boot_ns() - admin->made_ns >= OVERVIEW_NS) make_overview(admin);
+    if (text->err != KVP_OK || text->len == 0) {
+        kvp_http_error(response, 503, "%s",
+                       text->err != KVP_OK ? kvp_err_text(text->err) : "the master's loop does not answer");
+        return;
+    }
+    kvp_http_type(response, "application/json");
+    kvp_ignore(kvp_http_set_header(response, "Cache-Control", "no-store"), "a stale document shows its age");
+    kvp_buf_append(kvp_http_out(response), text->data, text->len);
+}
+
+/* ---- where a key is, or why it is not there */
+typedef struct {
+    kvp_admin_t *admin;
+    kvp_master_question_t question;
+    kvp_buf_t answer; /* a packed ExplainReply */
+    bool has_tenant;
+} ask_t;
+
+static void
+ask_core(void *arg)
+{
+    ask_t *ask = arg;
+
+    ask->has_tenant = kvp_master_explain(kvp_server_core(ask->admin->server), &ask->question, &ask->answer);
+}
+
+/* Reads len bytes. Returns false if the text is no hexadecimal number of so many bytes. */
+static bool
+read_hex(const char *text, uint8_t *bytes, size_t len)
+{
+    for (size_t i = 0; i < 2 * len; i++) {
+        const char c = text[i];
+
+        if (!isxdigit((unsigned char)c)) return false;
+        bytes[i / 2] = (uint8_t)(bytes[i / 2] << 4 | (c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10));
+    }
+    return text[2 * len] == '\0';
+}
+
+/* Reads the key from the argument `key`, or `key_hex`, which may have any bytes. Returns why there is none, or NULL. */
+static const char *
+read_key(const kvp_http_request_t *request, uint8_t key[KVP_KEY_MAX], size_t *len_out)
+{
+    const char *text = kvp_http_arg(request, "key"), *hex = kvp_http_arg(request, "key_hex");
+    const size_t len = text[0] != '\0' ? strlen(text) : strlen(hex) / 2;
+
+    if ((text[0] != '\0') == (hex[0] != '\0'))
+        return "wanted: ?key=KEY, or ?key_hex=HEX for a key with a NUL; and perhaps tenant=NAME, all_tenants=1";
+    if (len > KVP_KEY_MAX) return "a key has at most 1024 bytes";
+    if (text[0] != '\0') memcpy(key, text, len);
+    if (hex[0] != '\0' && !read_hex(hex, key, len)) return "key_hex is not an even number of hexadecimal digits";
+    *len_out = len;
+    return NULL;
+}
+
+static void
+on_explain(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    ask_t ask = {.admin = arg};
+    uint8_t key[KVP_KEY_MAX];
+    uint32_t term = 0;
+    const char *why = read_key(request, key, &ask.question.key_len);
+    const char *all = kvp_http_arg(request, "all_tenants");
+    const char *role = ask.admin->ha == NULL ? "leader" : kvp_ha_role(ask.admin->ha, &term);
+
+    ask.question.key = key;
+    ask.question.tenant = kvp_http_arg(request, "tenant");
+    ask.question.all_tenants = strcmp(all, "1") == 0;
+    if (why == NULL && strlen(ask.question.tenant) > KVP_TENANT_NAME_MAX) why = "the tenant's name is too long";
+    if (why == NULL && all[0] != '\0' && !ask.question.all_tenants) why = "all_tenants is 1, or absent";
+    if (why != NULL) {
+        kvp_http_error(response, 400, "%s", why);
+        return;
+    }
+    if (strcmp(role, "leader") != 0) {
+        kvp_http_error(response, 503, "this master is %s: ask the leader, which /leader names", role);
+        return;
+    }
+    kvp_buf_init(&ask.answer, EXPLAINED_MAX);
+    const kvp_err_t err = kvp_loop_call(ask.admin->loop, ask_core, &ask, ANSWER_MS);
+    Kvp__Pb__ExplainReply *msg = NULL;
+    if (err != KVP_OK)
+        kvp_http_error(response, 503, "the master's loop does not answer: %s", kvp_err_name(err));
+    else if (!ask.has_tenant)
+        kvp_http_error(response, 404, "no client uses a tenant of this name, and it has no objects");
+    else if (ask.answer.err != KVP_OK ||
+             (msg = kvp__pb__explain_reply__unpack(NULL, ask.answer.len, ask.answer.data)) == NULL)
+        kvp_http_error(response, 503, "%s", kvp_err_text(KVP_NOMEM));
+    if (msg != NULL) {
+        kvp_jsonw_t w = kvp_http_json(response, 200);
+
+        kvp_explained_write(&w, key, ask.question.key_len, msg, NULL, NULL);
+        kvp__pb__explain_reply__free_unpacked(msg, NULL);
+    }
+    kvp_buf_fini(&ask.answer);
 }
 
 kvp_err_t
@@ -431,6 +626,8 @@ kvp_admin_route(kvp_admin_t *admin, kvp_http_t *http, kvp_loop_t *loop, kvp_serv
     if (err == KVP_OK) err = kvp_http_route(http, "GET", "/leader", on_leader, admin);
     if (err == KVP_OK) err = kvp_http_route(http, "GET", "/ha_status", on_ha_status, admin);
     if (err == KVP_OK) err = kvp_http_route(http, "GET", "/kv_events/status", on_kv_events, admin);
-    if (err == KVP_OK) err = kvp_http_route(http, "GET", "/", on_index, admin);
+    if (err == KVP_OK) err = kvp_http_route(http, "GET", "/overview", on_overview, admin);
+    if (err == KVP_OK) err = kvp_http_route(http, "GET", "/explain", on_explain, admin);
+    if (err == KVP_OK) err = kvp_http_route(http, "GET", "/", on_page, admin);
     return err;
 }

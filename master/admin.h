@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The master's admin port: /health, /metrics, the leader, and a short index at /. Handlers run in the HTTP server's
- * thread and ask the loop's thread for statistics; they change nothing. */
+ * The master's admin port: /health, /metrics, the leader, and a page at / with its documents /overview and /explain.
+ * Handlers run in the HTTP server's thread and ask the loop's thread for statistics; they change nothing. */
 #ifndef KVP_MASTER_ADMIN_H
 #define KVP_MASTER_ADMIN_H
 
@@ -9,6 +9,7 @@
 #include "common/metrics.h"
 #include "master/core/api/master.h"
 #include "master/ha/ha.h"
+#include "master/history.h"
 #include "master/labelled.h"
 #include "master/shell/server.h"
 
@@ -31,17 +32,31 @@ typedef struct {
     kvp_master_ident_t ident;
     kvp_master_wrong_t wrong;
     kvp_labelled_t labelled; /* figures of nodes and tenants */
+    kvp_sample_t now; /* for /overview */
     uint64_t degraded; /* number of reasons in `wrong` */
     uint64_t uptime_ms;
     uint64_t term;
+    /* The HTTP server's thread keeps the document of /overview for a second; made_ns 0 = none was made. */
+    kvp_buf_t overview;
+    uint64_t made_ns;
+    char conductor[KVP_HOSTPORT_TEXT_MAX]; /* address of the conductor's page; "" = unknown; set before the start */
+    pthread_mutex_t lock; /* guards history */
+    kvp_history_t history;
+    uv_timer_t sampling; /* notes the samples of the history, in the loop's thread; has_sampling: started */
+    bool has_sampling;
 } kvp_admin_t;
 
 /* kvp_admin_init registers the metrics. kvp_admin_route adds the URL paths, after loop and server were made; ha is NULL
  * for a single master, events NULL if none are published. NOMEM. kvp_admin_fini is called after the HTTP server has
- * stopped; legal on a zeroed admin. */
+ * stopped; legal on a zeroed admin.
+ *
+ * kvp_admin_sample begins to record the history, and kvp_admin_stop ends that: both in the loop's thread, or before the
+ * loop runs. kvp_admin_stop takes a turn of uv_run, and may be repeated. */
 kvp_err_t kvp_admin_init(kvp_admin_t *admin) KVP_MUST_USE;
 kvp_err_t kvp_admin_route(kvp_admin_t *admin, kvp_http_t *http, kvp_loop_t *loop, kvp_server_t *server, kvp_ha_t *ha,
                           kvp_eventpub_t *events) KVP_MUST_USE;
+kvp_err_t kvp_admin_sample(kvp_admin_t *admin, uv_loop_t *uv) KVP_MUST_USE;
+void kvp_admin_stop(kvp_admin_t *admin);
 void kvp_admin_fini(kvp_admin_t *admin);
 
 #endif

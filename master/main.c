@@ -41,7 +41,7 @@ __attribute__((visibility("default"))) const char *malloc_conf = "background_thr
 
 typedef struct {
     kvp_hostport_t listen;
-    kvp_hostport_t http;
+    kvp_hostport_t http, conductor;
     const char *data_dir;
     const char *runtime_dir;
     uint64_t lease_ttl_ns;
@@ -71,7 +71,11 @@ static const kvp_opt_t opts[] = {
      .type = KVP_OPT_HOSTPORT,
      .offset = offsetof(settings_t, http),
      .fallback = "127.0.0.1:9003",
-     .help = "The address at which /health and /metrics are served; `none` = not served."},
+     .help = "The address of the page, /health and /metrics; `none` = not served."},
+    {.name = "conductor",
+     .type = KVP_OPT_HOSTPORT,
+     .offset = offsetof(settings_t, conductor),
+     .help = "The HTTP address of the pool's conductor, to which the page links."},
     {.name = "data-dir",
      .type = KVP_OPT_STRING,
      .offset = offsetof(settings_t, data_dir),
@@ -324,6 +328,7 @@ on_stop(void *arg)
     d->is_ending = true;
     kvp_server_stop(d->server);
     kvp_ha_stop(d->ha);
+    kvp_admin_stop(&d->admin);
     if (d->has_events_wake && !uv_is_closing((uv_handle_t *)&d->events_wake)) {
         kvp_server_publish(d->server, NULL);
         kvp_log_writer_tap(&d->log, NULL, NULL);
@@ -551,7 +556,9 @@ build_http(daemon_t *d, const settings_t *s)
     if (s->http.host[0] == '\0') return KVP_OK;
     d->http = kvp_http_create();
     if (d->http == NULL) return KVP_NOMEM;
+    if (s->conductor.host[0] != '\0') kvp_format_hostport(&s->conductor, d->admin.conductor);
     kvp_err_t err = kvp_admin_route(&d->admin, d->http, &d->loop, d->server, d->ha, d->events);
+    if (err == KVP_OK) err = kvp_admin_sample(&d->admin, &d->uv);
     return err != KVP_OK ? err : kvp_http_start(d->http, &s->http, &d->http_bound);
 }
 

@@ -124,7 +124,7 @@ check_headers(const kvp_exporter_t *x, char *line)
         }
         line = end + 2;
     }
-    return kvp_http_guard_check(&guard, x->is_loopback);
+    return kvp_http_guard_check(&guard, x->is_loopback, false);
 }
 
 /* Returns NULL for a request that gets the metrics, else its status; *why_out is the text of the answer then. */

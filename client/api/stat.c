@@ -7,6 +7,7 @@
 #include "client/memory/segments.h"
 #include "common/jsonw.h"
 #include "proto/pb.h"
+#include "proto/explained.h"
 #include "proto/wire.h"
 
 #include "proto/kvpool.pb-c.h"

@@ -75,18 +75,3 @@ kvp_segments_walk(kvp_conn_t *conn, uint64_t deadline_ns, kvp_segments_fn fn, vo
     } while (err == KVP_OK && next_id != 0);
     return err;
 }
-
-const char *
-kvp_segment_state_name(uint32_t state)
-{
-    switch (state) {
-    case KVP_SEG_UP:
-        return "up";
-    case KVP_SEG_DRAINING:
-        return "draining";
-    case KVP_SEG_LOST:
-        return "lost";
-    default:
-        return "unknown";
-    }
-}

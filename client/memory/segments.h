@@ -17,8 +17,4 @@ kvp_err_t kvp_segments_find(kvp_conn_t *conn, uint32_t segment_id, uint64_t dead
 /* kvp_segments_walk calls fn for all segments, sorted by id. Each page of segments is one question to the master. */
 kvp_err_t kvp_segments_walk(kvp_conn_t *conn, uint64_t deadline_ns, kvp_segments_fn fn, void *arg) KVP_MUST_USE;
 
-/* kvp_segment_state_name returns the name of a kvp_segment_state_t in JSON: "up", "draining", "lost"; else "unknown".
- */
-const char *kvp_segment_state_name(uint32_t state);
-
 #endif

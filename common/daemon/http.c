@@ -406,12 +406,13 @@ read_header(void *guard, enum MHD_ValueKind kind, const char *name, const char *
 
 /* Returns the reason to refuse a request by its headers; NULL = accepted. */
 static const char *
-check_headers(const kvp_http_t *http, struct MHD_Connection *connection)
+check_headers(const kvp_http_t *http, struct MHD_Connection *connection, const char *url, const char *method)
 {
+    const bool is_page = strcmp(url, "/") == 0 && strcmp(method_of(method), MHD_HTTP_METHOD_GET) == 0;
     kvp_http_guard_t guard = {0};
 
     (void)MHD_get_connection_values(connection, MHD_HEADER_KIND, read_header, &guard);
-    return kvp_http_guard_check(&guard, http->is_loopback);
+    return kvp_http_guard_check(&guard, http->is_loopback, is_page);
 }
 
 /* Called by libmicrohttpd for a request: first with the headers, then with each piece of the body, then once more
@@ -436,7 +437,7 @@ on_request(void *cls, struct MHD_Connection *connection, const char *url, const 
         request->begun_ns = now_ns;
         request->response.http = http;
         request->response.status = MHD_HTTP_OK;
-        request->refusal = check_headers(http, connection);
+        request->refusal = check_headers(http, connection, url, method);
         kvp_buf_init(&request->body, request->refusal != NULL ? 1 : body_max(http, url, method));
         *con_cls = request;
         return MHD_YES;
@@ -658,6 +659,14 @@ const char *
 kvp_http_rest(const kvp_http_request_t *request)
 {
     return request->rest;
+}
+
+const char *
+kvp_http_arg(const kvp_http_request_t *request, const char *name)
+{
+    const char *value = MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, name);
+
+    return value == NULL ? "" : value;
 }
 
 const kvp_buf_t *

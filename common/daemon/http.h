@@ -5,8 +5,8 @@
  *
  * The server limits the number of connections (http_places.h chooses the connection to close), idle connections
  * (10 s), bodies (1 MiB, or the limit of the route), transfers of bodies (a minute in each direction), and the
- * memory of all bodies (KVP_HTTP_HELD_MAX). Requests from web pages of other origins are refused with 403
- * (http_guard.h). Errors are {"error": "..."}. */
+ * memory of all bodies (KVP_HTTP_HELD_MAX). Requests from web pages of other origins are refused with 403,
+ * except visits of the page at "/" (http_guard.h). Errors are {"error": "..."}. */
 #ifndef KVP_COMMON_DAEMON_HTTP_H
 #define KVP_COMMON_DAEMON_HTTP_H
 
@@ -71,6 +71,9 @@ void kvp_http_stop(kvp_http_t *http);
  * path below a route that ends in a slash, without the query; otherwise "". A path with a NUL is answered with 404. */
 const char *kvp_http_rest(const kvp_http_request_t *request);
 const kvp_buf_t *kvp_http_body(const kvp_http_request_t *request);
+/* kvp_http_arg returns the decoded value of an argument of the query, the first one of this name; "" if the request
+ * has none, or a value with a NUL. */
+const char *kvp_http_arg(const kvp_http_request_t *request, const char *name);
 
 /* kvp_http_body_json parses the body strictly: UTF-8, no half of a surrogate pair, at most 32 levels and 4096
  * values, and not null. The caller releases the result with json_object_put. On failure it sends an error (400;

@@ -131,6 +131,7 @@ write_server(void *arg, const kvp_fleet_server_t *s)
     kvp_jsonw_u64(w, "open", s->open);
     kvp_jsonw_u64(w, "requests", s->requests);
     kvp_jsonw_u64(w, "failures", s->failures);
+    if (s->latency != NULL) kvp_latency_counts(s->latency, w);
     kvp_jsonw_close(w, '}');
 }
 
@@ -140,6 +141,7 @@ write_servers(kvp_proxy_t *p, kvp_http_response_t *response)
     kvp_jsonw_t w = kvp_http_json(response, 200);
 
     kvp_jsonw_open(&w, NULL, '{');
+    kvp_latency_bounds(&w);
     kvp_jsonw_open(&w, "servers", '[');
     kvp_proxy_each(p, write_server, &w);
     kvp_jsonw_close(&w, ']');

@@ -38,6 +38,31 @@ kvp_latency_add(kvp_latency_t *latency, uint64_t first_ns, uint64_t whole_ns)
 }
 
 void
+kvp_latency_bounds(kvp_jsonw_t *w)
+{
+    kvp_jsonw_open(w, "bounds_ms", '[');
+    for (size_t i = 0; i < KVP_ARRAY_LEN(bounds); i++)
+        kvp_jsonw_u64(w, NULL, bounds[i] / MS);
+    kvp_jsonw_close(w, ']');
+}
+
+static void
+write_counts(kvp_jsonw_t *w, const char *name, const kvp_histogram_t *h)
+{
+    kvp_jsonw_open(w, name, '[');
+    for (size_t i = 0; i <= KVP_ARRAY_LEN(bounds); i++)
+        kvp_jsonw_u64(w, NULL, atomic_load(&h->buckets[i]));
+    kvp_jsonw_close(w, ']');
+}
+
+void
+kvp_latency_counts(const kvp_latency_t *latency, kvp_jsonw_t *w)
+{
+    write_counts(w, "first_byte_counts", &latency->first);
+    write_counts(w, "answer_counts", &latency->whole);
+}
+
+void
 kvp_latency_head(bool is_whole, kvp_buf_t *out)
 {
     char text[256];

@@ -5,6 +5,7 @@
 #define KVP_CONDUCTOR_PROXY_LATENCY_H
 
 #include "common/buf.h"
+#include "common/jsonw.h"
 #include "common/metrics.h"
 
 typedef struct {
@@ -15,6 +16,11 @@ typedef struct {
  * from the client's request; a NULL latency is ignored. Any thread. */
 kvp_latency_t *kvp_latency_create(void);
 void kvp_latency_add(kvp_latency_t *latency, uint64_t first_ns, uint64_t whole_ns);
+
+/* kvp_latency_bounds writes the member "bounds_ms": the upper bounds of the buckets. kvp_latency_counts writes the
+ * members "first_byte_counts" and "answer_counts", with one more count for the times above all bounds. */
+void kvp_latency_bounds(kvp_jsonw_t *w);
+void kvp_latency_counts(const kvp_latency_t *latency, kvp_jsonw_t *w);
 
 /* kvp_latency_head begins a metric for Prometheus: is_whole selects that of the whole answer. kvp_latency_write appends
  * one server's values. */

@@ -664,6 +664,24 @@ kvp_routes_write_metrics(kvp_routes_t *routes, kvp_buf_t *out)
     kvp_buf_append(out, text, (size_t)n);
 }
 
+void
+kvp_routes_write_view(kvp_routes_t *routes, kvp_jsonw_t *w)
+{
+    kvp_router_stats_t st;
+    uint64_t without;
+
+    pthread_mutex_lock(&routes->mutex);
+    kvp_router_stats(routes->router, &st);
+    without = routes->without_tokens;
+    pthread_mutex_unlock(&routes->mutex);
+    kvp_jsonw_open(w, "routes", '{');
+    kvp_jsonw_u64(w, "routed", st.routes);
+    kvp_jsonw_u64(w, "without_tokens", without);
+    kvp_jsonw_u64(w, "expired", st.expired);
+    kvp_jsonw_u64(w, "open", st.open);
+    kvp_jsonw_close(w, '}');
+}
+
 /* ---- creation and destruction */
 kvp_err_t
 kvp_routes_create(kvp_registry_t *registry, const kvp_router_weights_t *weights, kvp_routes_t **out)

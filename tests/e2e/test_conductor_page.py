@@ -1,25 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The conductor's page in a real browser."""
 import json
+import socket
 
 import pytest
 
-from browser import CHROMIUM, Browser
-from conftest import wait_until
+from browser import CHROMIUM, assert_fits, assert_keyboard_reaches_all, assert_quiet, browser  # noqa: F401: a fixture
+from conftest import ask_http
 from test_conductor import BLOCK, conductor, publishers, read, recorded, subscribed  # noqa: F401: fixtures
+from test_proxy import Proxy, Server
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here (a Debian package)")
-
-
-@pytest.fixture
-def browser(bench):
-    b = Browser(bench.home)
-    yield b
-    b.close()
-
-
-def shows(browser, text, where="(document.body || {}).innerText"):
-    wait_until(lambda: text in (browser.get(where) or ""), 10, f"the page to show {text!r}")
 
 
 @recorded
@@ -28,29 +19,55 @@ def test_page(conductor, publishers, browser):  # noqa: F811
     for HTML."""
     base = f"http://{conductor.daemon.http}"
     browser.open(base + "/")
-    shows(browser, "0 publishers")
+    browser.shows("0 publishers")
     p = publishers()
     conductor.register(p, instance_id="<img src=x>")
     subscribed(conductor)
-    shows(browser, "<img src=x>")
+    browser.shows("<img src=x>")
     messages = read("int")[:5]
     for payload, _ in messages:
         p.publish(payload)
-    shows(browser, "1 publishers, 8 blocks")
+    browser.shows("1 publishers, 8 blocks")
     assert browser.get("document.querySelectorAll('td img').length") == 0
     tokens = messages[0][1][0]["token_ids"]
     browser.get(f"document.getElementById('ask').token_ids.value = {json.dumps(' '.join(map(str, tokens)))}")
     browser.get("document.getElementById('ask').requestSubmit()")
-    shows(browser, f"GPU {len(tokens)}", "document.getElementById('matches').innerText")
-    assert str(len(tokens) // BLOCK * BLOCK) in browser.get("document.querySelector('#matches tbody tr').innerText")
-    shows(browser, "1 questions; instances held 100 % of their tokens", "document.getElementById('hits').innerText")
-    assert "1 to 255 tokens\t1" in browser.get("document.getElementById('lengths').innerText")
+    browser.shows(f"GPU {len(tokens)}", "#matches")
+    assert str(len(tokens) // BLOCK * BLOCK) in browser.text("#matches tbody tr")
+    browser.shows("1 questions; instances held 100 % of their tokens", "#hits")
+    assert "1 to 255 tokens\t1" in browser.text("#lengths")
     browser.get("document.getElementById('ask').token_ids.value = '1.5'")
     browser.get("document.getElementById('ask').requestSubmit()")
-    shows(browser, "whole numbers", "document.getElementById('why').innerText")
-    browser.call("Emulation.setDeviceMetricsOverride", width=360, height=740, deviceScaleFactor=2, mobile=True)
-    assert browser.get("document.documentElement.scrollWidth") <= 360
-    # The bad request is the page's own doing, and the browser logs it.
-    errors = [e for e in browser.errors if "400" not in json.dumps(e)]
-    assert not errors, errors
-    assert all(url.startswith((base, "data:")) for url in browser.asked), browser.asked
+    browser.shows("whole numbers", "#why")
+    browser.call("Accessibility.enable")
+    assert assert_keyboard_reaches_all(browser) > 15
+    assert_fits(browser)
+    assert_quiet(browser, base, but=("400",))  # the bad request is the page's own doing, and the browser logs it
+
+
+def test_servers_and_an_engine_out_of_reach(bench, browser):  # noqa: F811
+    """The page has the proxy's servers with their latencies, the routes, and why an engine cannot be reached."""
+    servers = [Server("replica"), Server("replica")]
+    proxy = Proxy(bench, servers, "--policy", "router")
+    with socket.socket() as held:  # bound, and nothing listens
+        held.bind(("127.0.0.1", 0))
+        endpoint = f"tcp://127.0.0.1:{held.getsockname()[1]}"
+        body = {"endpoint": endpoint, "type": "vLLM", "modelname": "tiny", "instance_id": "far", "block_size": BLOCK, "dp_rank": 0, "url": servers[0].url}
+        assert ask_http(proxy.daemon.http, "/register", json.dumps(body))[0] == 200
+        for _ in range(6):
+            assert proxy.post({"prompt": "1 2 3", "model": "tiny"})[0] == 200
+        base = f"http://{proxy.daemon.http}"
+        browser.open(base + "/")
+        browser.shows(f"unreachable: {endpoint}: connection refused", "#services")
+        browser.shows(servers[0].url, "#servers")
+        rows = browser.get("[...document.querySelectorAll('#servers tbody tr')].map((r) => [...r.cells].map((c) => c.innerText))")
+        told = {s["url"]: s for s in json.loads(ask_http(proxy.daemon.http, "/servers")[1])["servers"]}
+        assert {r[0]: r[4] for r in rows} == {url: str(s["requests"]) for url, s in told.items()}
+        assert sum(sum(s["answer_counts"]) for s in told.values()) == 6 and any(r[6].endswith("ms") for r in rows), rows
+        routes = json.loads(ask_http(proxy.daemon.http, "/global_view")[1])["routes"]
+        assert routes["routed"] > 0
+        browser.shows(f"{routes['routed']} requests routed", "#routes")
+        assert_fits(browser)
+        assert_quiet(browser, base)
+    for s in servers:
+        s.close()

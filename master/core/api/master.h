@@ -168,6 +168,7 @@ void kvp_master_stats(const kvp_master_t *master, kvp_master_stats_t *stats_out)
 typedef struct {
     char name[KVP_NAME_MAX + 1]; /* name of the node */
     bool is_tier, is_up;
+    uint32_t state; /* kvp_segment_state_t */
     uint64_t size_bytes, used_bytes, objects;
 } kvp_master_node_t;
 
@@ -186,6 +187,21 @@ typedef struct {
 #define KVP_MASTER_TENANTS 34u
 uint32_t kvp_master_nodes(const kvp_master_t *master, kvp_master_node_t *nodes_out, uint32_t max);
 uint32_t kvp_master_tenants(const kvp_master_t *master, kvp_master_tenant_t tenants_out[KVP_MASTER_TENANTS]);
+
+/* kvp_master_asked returns the counts of the last minute for the pool. */
+kvp_askcount_t kvp_master_asked(const kvp_master_t *master);
+
+/* A question where the object of a key is, or why it is not there. */
+typedef struct {
+    const char *tenant; /* name of the tenant; "" or "default" = the default tenant */
+    const void *key;
+    size_t key_len; /* 1 to KVP_KEY_MAX */
+    bool all_tenants; /* every tenant that has the object, or a trace of it */
+} kvp_master_question_t;
+
+/* kvp_master_explain appends the answer to `out`, as a packed ExplainReply, as of the last input. Returns false if the
+ * tenant is unknown. The caller checks out->err. */
+bool kvp_master_explain(const kvp_master_t *master, const kvp_master_question_t *question, kvp_buf_t *out);
 
 /* kvp_master_note_times passes two statistics that need a clock, for Status: step_longest_ns and answer_longest_ns. */
 void kvp_master_note_times(kvp_master_t *master, uint64_t step_longest_ns, uint64_t answer_longest_ns);

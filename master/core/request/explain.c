@@ -2,6 +2,7 @@
  * Where an object is, or why it is not there: the answer to EXPLAIN, and the causes by which misses are counted. */
 #include "master/core/request/request.h"
 
+#include "master/core/api/master.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/ptab.h"
 #include "master/core/catalog/chunk.h"
@@ -215,6 +216,22 @@ add_tenant(const kvp_master_t *m, explained_t *e, const kvp_tenant_t *tenant, co
     e->list[e->n++] = &part->msg;
 }
 
+/* Fills in the answer: the part of `own`, which may be NULL, then those of the other tenants, if they are wanted. */
+static void
+explain_key(const kvp_master_t *m, const kvp_tenant_t *own, const ProtobufCBinaryData *key, bool all_tenants,
+            explained_t *e, Kvp__Pb__ExplainReply *reply)
+{
+    e->n = 0;
+    if (own != NULL) add_tenant(m, e, own, key, true);
+    for (uint32_t i = 0; all_tenants && i < m->cat.tenants.limit; i++) {
+        const kvp_tenant_t *t = kvp_ptab_get(&m->cat.tenants, i);
+
+        if (t != NULL && t != own) add_tenant(m, e, t, key, false);
+    }
+    reply->found = e->list;
+    reply->n_found = e->n;
+}
+
 void
 kvp_on_explain(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -235,17 +252,28 @@ kvp_on_explain(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
-    e.n = 0;
-    if (s->tenant != NULL) add_tenant(m, &e, s->tenant, &msg->key, true);
-    for (uint32_t i = 0; msg->all_tenants && i < m->cat.tenants.limit; i++) {
-        const kvp_tenant_t *t = kvp_ptab_get(&m->cat.tenants, i);
-
-        if (t != NULL && t != s->tenant) add_tenant(m, &e, t, &msg->key, false);
-    }
+    explain_key(m, s->tenant, &msg->key, msg->all_tenants, &e, &reply);
     kvp_ctx_spend(&m->ctx, 1 + (msg->all_tenants ? m->cat.tenants.n : 0));
-    reply.found = e.list;
-    reply.n_found = e.n;
     out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
     kvp_frame_end(out, at);
     kvp_pb_free(&pb, msg);
+}
+
+bool
+kvp_master_explain(const kvp_master_t *m, const kvp_master_question_t *q, kvp_buf_t *out)
+{
+    const ProtobufCBinaryData key = {q->key_len, (uint8_t *)q->key};
+    const kvp_tenant_t *own = kvp_tenant_find(&m->cat, kvp_tenant_id(q->tenant));
+    Kvp__Pb__ExplainReply reply = KVP__PB__EXPLAIN_REPLY__INIT;
+    explained_t e;
+    uint8_t *at;
+    size_t len;
+
+    if (kvp_tenant_is_other(&m->cat, q->tenant)) own = NULL;
+    if (own == NULL && !q->all_tenants) return false;
+    explain_key(m, own, &key, q->all_tenants, &e, &reply);
+    len = kvp__pb__explain_reply__get_packed_size(&reply);
+    at = kvp_buf_reserve(out, len);
+    if (at != NULL) out->len += kvp__pb__explain_reply__pack(&reply, at);
+    return true;
 }

@@ -257,6 +257,7 @@ kvp_master_nodes(const kvp_master_t *m, kvp_master_node_t *nodes_out, uint32_t m
                  (int)(g->is_tier && end != NULL ? (size_t)(end - g->name) : strlen(g->name)), g->name);
         node->is_tier = g->is_tier;
         node->is_up = g->state == KVP_SEG_UP;
+        node->state = g->state;
         node->size_bytes = g->size_bytes;
         node->used_bytes = g->used_bytes;
         node->objects = g->objects;
@@ -283,6 +284,12 @@ describe_asked(const kvp_master_t *m, const kvp_ratio_t *ratio, const kvp_curve_
     to->has_curve = curve != NULL;
     for (uint32_t i = 0; curve != NULL && i < KVP_CURVE_TIMES; i++)
         to->curve[i] = kvp_curve_hits(curve, m->ctx.st.size_bytes / 4 << i);
+}
+
+kvp_askcount_t
+kvp_master_asked(const kvp_master_t *m)
+{
+    return kvp_ratio_minute(&m->cat.asks.ratio, m->ctx.now_ns);
 }
 
 /* Describes the tenants that are not listed: the sums of all tenants, less the n listed ones. The first entry is the

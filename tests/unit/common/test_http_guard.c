@@ -19,7 +19,7 @@ passes(const row_t *row, bool is_loopback)
     if (row->site != NULL) kvp_http_guard_header(&guard, "sec-fetch-site", row->site);
     if (row->origin != NULL) kvp_http_guard_header(&guard, "ORIGIN", row->origin);
     if (row->host != NULL) kvp_http_guard_header(&guard, "host", row->host);
-    return kvp_http_guard_check(&guard, is_loopback) == NULL;
+    return kvp_http_guard_check(&guard, is_loopback, false) == NULL;
 }
 
 TEST(test_pages_of_others_are_refused)
@@ -81,9 +81,26 @@ TEST(test_a_header_twice_is_refused)
 
         kvp_http_guard_header(&guard, "Host", "127.0.0.1");
         kvp_http_guard_header(&guard, "Origin", "http://127.0.0.1");
-        assert_null(kvp_http_guard_check(&guard, true));
+        assert_null(kvp_http_guard_check(&guard, true, false));
         kvp_http_guard_header(&guard, names[i], i == 0 ? "127.0.0.1" : "http://127.0.0.1");
-        assert_non_null(kvp_http_guard_check(&guard, true));
+        assert_non_null(kvp_http_guard_check(&guard, true, false));
+    }
+}
+
+TEST(test_a_link_of_another_site_opens_the_page_and_nothing_else)
+{
+    static const struct {
+        const char *dest;
+        bool is_page, passes;
+    } rows[] = {{"document", true, true}, {"document", false, false}, {"iframe", true, false}, {"empty", true, false}};
+
+    for (size_t i = 0; i < KVP_ARRAY_LEN(rows); i++) {
+        kvp_http_guard_t guard = {0};
+
+        kvp_http_guard_header(&guard, "Host", "127.0.0.1:9003");
+        kvp_http_guard_header(&guard, "Sec-Fetch-Site", "cross-site");
+        kvp_http_guard_header(&guard, "Sec-Fetch-Dest", rows[i].dest);
+        assert_int_equal(kvp_http_guard_check(&guard, true, rows[i].is_page) == NULL, rows[i].passes);
     }
 }
 

@@ -117,11 +117,10 @@ TEST_WITH(test_metrics_have_every_figure, setup, teardown)
     assert_null(strstr(answer, "\nkvpool_master_turn_longest_seconds 0\n"));
 }
 
-TEST_WITH(test_index_and_nothing_else, setup, teardown)
+TEST_WITH(test_page_and_nothing_else, setup, teardown)
 {
     assert_int_equal(get(*state, "/"), 200);
-    assert_has("/health");
-    assert_has("/metrics");
+    assert_has("\r\n\r\n<!DOCTYPE html>");
     assert_int_equal(get(*state, "/nothing"), 404);
 }
 
@@ -159,6 +158,8 @@ TEST_WITH(test_stuck_loop_is_not_healthy, setup, teardown)
     assert_int_equal(get(*state, "/health"), 503);
     assert_has("\"status\":\"stuck\"");
     assert_has("\"role\":\"leader\"");
+    assert_int_equal(get(*state, "/overview"), 503);
+    assert_has("the master's loop does not answer");
     atomic_store(&j.may_go_on, true);
     pthread_join(thread, NULL);
     assert_int_equal(get(*state, "/health"), 200);
