@@ -501,6 +501,7 @@ make_overview(kvp_admin_t *admin)
     kvp_jsonw_open(&w, NULL, '{');
     kvp_jsonw_text(&w, "status", admin->wrong.n > 0 || admin->log_failure[0] != '\0' ? "degraded" : "ok");
     say_wrong(admin, &w);
+    kvp_jsonw_u64(&w, "slow_calls", admin->shell.slow_calls);
     pthread_mutex_lock(&admin->lock);
     kvp_overview_write(&w, &in);
     pthread_mutex_unlock(&admin->lock);
