@@ -42,6 +42,8 @@ extern "C" {
     X(-35, FENCED, -601, "this client was fenced")                                                                     \
     X(-36, STALE_TERM, -601, "the order is of an older term")                                                          \
     X(-37, NOT_LEADER, -1010, "this master does not lead")                                                             \
+    X(-38, DENIED, -601, "the identity is missing, unknown, or its role may not do this")                              \
+    X(-39, EXPIRED, -601, "the certificate or token has ended")                                                        \
     X(-50, NODE_LOST, -704, "the node that holds the object cannot be reached")                                        \
     X(-51, NO_SEGMENT, -101, "no such segment")                                                                        \
     X(-52, SEGMENT_EXISTS, -102, "a segment of that name is mounted")                                                  \

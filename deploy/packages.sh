@@ -8,7 +8,7 @@
 
 kvp_packages_build=(gcc libc6-dev meson ninja-build pkg-config protobuf-c-compiler libprotobuf-c-dev libuv1-dev
     libxxhash-dev libjemalloc-dev libjson-c-dev libmicrohttpd-dev libpcre2-dev libibverbs-dev librdmacm-dev
-    liburing-dev libcurl4-openssl-dev libzmq3-dev libmsgpack-dev python3)
+    liburing-dev libcurl4-openssl-dev libssl-dev libzmq3-dev libmsgpack-dev python3)
 kvp_packages_test=(libcmocka-dev etcd-server openssl chromium curl iproute2 python3-pytest python3-pytest-xdist)
 kvp_packages_fuzz=(clang) # and clang's sanitizer run-time, whose name carries clang's version
 kvp_packages_python=(python3-dev python3-venv python3-pip)
@@ -18,7 +18,7 @@ kvp_packages_rdma=(qemu-system-x86 kmod cpio xz-utils iproute2 ibverbs-providers
 
 # What the build needs, for systems without dpkg.
 kvp_tools_build=(cc meson ninja pkg-config protoc-c python3)
-kvp_modules_build=(libprotobuf-c libuv libxxhash jemalloc json-c libmicrohttpd libpcre2-8 libibverbs librdmacm liburing libcurl libzmq msgpack)
+kvp_modules_build=(libprotobuf-c libuv libxxhash jemalloc json-c libmicrohttpd libpcre2-8 libibverbs librdmacm liburing libcurl openssl libzmq msgpack)
 
 kvp_say() {
     printf '%s\n' "$*"

@@ -24,6 +24,7 @@
 #include "proto/segfmt.h"
 #include "common/stdfd.h"
 #include "common/thread.h"
+#include "common/trust/creds.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -57,6 +58,8 @@ typedef struct {
     kvp_hostport_t advertise; /* host "" = the listening address */
     uint64_t election_ttl_ns, ack_standbys, switch_after_ns;
     kvp_publisher_conf_t events; /* endpoint NULL = no events are published */
+    kvp_authn_conf_t authn;
+    const char *token_file;
     bool is_forced_single;
     bool is_checking, is_repairing, is_json;
 } settings_t;
@@ -232,6 +235,27 @@ static const kvp_opt_t opts[] = {
      .type = KVP_OPT_BOOL,
      .offset = offsetof(settings_t, events.is_legacy),
      .help = "KV events have the fields of older names as well: type, block_hashes, parent_block_hash."},
+    {.name = "tokens",
+     .type = KVP_OPT_STRING,
+     .offset = offsetof(settings_t, authn.token_file),
+     .metavar = "FILE",
+     .help = "The tokens that this master accepts, a line for each (`kvpool token create` writes it). With it, or with "
+             "--map-uid, every peer needs an identity. The file is read again when it changes."},
+    {.name = "token-file",
+     .type = KVP_OPT_STRING,
+     .offset = offsetof(settings_t, token_file),
+     .metavar = "FILE",
+     .help = "With --etcd: this master's own token of the role `master`, by which it follows the leader's log."},
+    {.name = "map-uid",
+     .type = KVP_OPT_STRINGS,
+     .offset = offsetof(settings_t, authn.users),
+     .metavar = "UID=ROLE:TENANT",
+     .help = "The role and the tenant of a user of this host, on the Unix socket and without a token. May be given "
+             "several times. Without a line for them, the master's own user and root are admin."},
+    {.name = "insecure-tokens",
+     .type = KVP_OPT_BOOL,
+     .offset = offsetof(settings_t, authn.allows_plain_tokens),
+     .help = "Accepts tokens on TCP connections, too, which are not encrypted: for a network in which nobody listens."},
     {.name = "force-single",
      .type = KVP_OPT_BOOL,
      .offset = offsetof(settings_t, is_forced_single),
@@ -271,6 +295,8 @@ static const kvp_conf_spec_t spec = {
 typedef struct {
     kvp_ident_t ident;
     kvp_log_writer_t log;
+    kvp_authn_t authn;
+    bool has_authn; /* flag: peers need an identity */
     kvp_server_t *server;
     kvp_master_t *core; /* NULL = the server owns the core */
     kvp_ha_t *ha; /* NULL = a single master */
@@ -460,6 +486,15 @@ build_events(daemon_t *d, const settings_t *s)
 }
 
 static kvp_err_t
+open_authn(daemon_t *d, const settings_t *s)
+{
+    kvp_err_t err = kvp_creds_set(s->token_file);
+
+    d->has_authn = s->authn.token_file != NULL || s->authn.users.count > 0;
+    return err == KVP_OK && d->has_authn ? kvp_authn_open(&d->authn, &s->authn) : err;
+}
+
+static kvp_err_t
 build_core(daemon_t *d, const settings_t *s)
 {
     kvp_err_t err = check_ha_settings(s);
@@ -468,6 +503,7 @@ build_core(daemon_t *d, const settings_t *s)
     if (err == KVP_OK && s->etcd == NULL && !s->is_forced_single) err = kvp_ident_may_be_alone(&d->ident);
     if (err != KVP_OK) return err;
     err = kvp_pages_stock_start();
+    if (err == KVP_OK) err = open_authn(d, s);
     if (err != KVP_OK) return err;
     const bool is_kept = d->ident.dir_fd >= 0, has_log = is_kept || s->events.endpoint != NULL;
     kvp_server_conf_t server_conf = {
@@ -477,6 +513,7 @@ build_core(daemon_t *d, const settings_t *s)
         .slow_call_ns = s->slow_call_ns,
         .log = has_log ? &d->log : NULL,
         .ops = s->etcd == NULL ? NULL : &d->ops,
+        .authn = d->has_authn ? &d->authn : NULL,
     };
     err = kvp_server_create(&server_conf, &d->server);
     if (err != KVP_OK) return err;
@@ -570,7 +607,7 @@ say_ready(const daemon_t *d)
 
     kvp_format_hostport(kvp_server_bound(d->server), listen);
     if (d->http != NULL) kvp_format_hostport(&d->http_bound, http);
-    if (!kvp_hostport_is_loopback(kvp_server_bound(d->server)))
+    if (!d->has_authn && !kvp_hostport_is_loopback(kvp_server_bound(d->server)))
         kvp_log_warn(
             "master",
             "clients are not authenticated: every host that can connect here can read and remove all objects listen=%s",
@@ -597,6 +634,7 @@ tear_down(daemon_t *d)
     kvp_ha_destroy(d->ha);
     kvp_pages_stock_stop();
     kvp_server_destroy(d->server);
+    kvp_authn_close(&d->authn);
     kvp_ident_close(&d->ident);
 }
 

@@ -102,12 +102,13 @@ leave_tcp(kvp_framed_t *tcp)
     kvp_framed_fini(tcp);
 }
 
-/* Moves the connection to the master's Unix socket if the master is on this host. Stays on TCP if that socket fails. */
+/* Moves the connection to the master's Unix socket if the master is on this host. Stays on TCP if that socket fails.
+ * is_refused: over TCP the master answered DENIED; on the socket it knows this process's user, and gets the token. */
 static void
-go_unix(kvp_conn_t *conn, const kvp_hello_ask_t *ask, uint64_t deadline_ns)
+go_unix(kvp_conn_t *conn, const kvp_hello_ask_t *ask, bool is_refused, uint64_t deadline_ns)
 {
     kvp_framed_t unix_side, tcp_side;
-    kvp_hello_reply_t hello;
+    kvp_hello_reply_t hello = {.incarnation = 0};
     const char *why;
     kvp_err_t err;
 
@@ -116,7 +117,13 @@ go_unix(kvp_conn_t *conn, const kvp_hello_ask_t *ask, uint64_t deadline_ns)
     unix_side.is_given_up = conn->framed.is_given_up;
     err = kvp_framed_connect_told(&unix_side, KVP_SOCKET_MASTER, conn->hello.unix_path, deadline_ns, &why);
     if (err == KVP_OK) err = kvp_hello(&unix_side, ask, deadline_ns, &hello);
-    if (err != KVP_OK || hello.incarnation == 0 || memcmp(hello.pool_id, conn->hello.pool_id, 16) != 0) {
+    if (err != KVP_OK && is_refused) {
+        if (hello.detail[0] != '\0') snprintf(conn->hello.detail, sizeof conn->hello.detail, "%s", hello.detail);
+        kvp_framed_fini(&unix_side);
+        return;
+    }
+    if (err != KVP_OK || hello.incarnation == 0 ||
+        (!is_refused && memcmp(hello.pool_id, conn->hello.pool_id, 16) != 0)) {
         kvp_log_info("client", "master's unix socket does not serve, staying on tcp path %s error %s: %s",
                      conn->hello.unix_path, kvp_err_name(err), why);
         kvp_framed_fini(&unix_side);
@@ -159,12 +166,13 @@ kvp_conn_open(kvp_framed_t *framed, const kvp_hello_ask_t *ask, uint64_t deadlin
     }
     conn->framed = *framed;
     err = conn->kick < 0 ? KVP_SYS : say_hello(conn, ask, deadline_ns);
+    if (err == KVP_OK || err == KVP_DENIED) go_unix(conn, ask, err == KVP_DENIED, deadline_ns);
+    if (err == KVP_DENIED && conn->hello.incarnation != 0) err = KVP_OK;
     snprintf(detail, cap, "%s", conn->kick < 0 ? kvp_err_text(err) : conn->hello.detail);
     if (err != KVP_OK) {
         kvp_conn_destroy(conn);
         return err;
     }
-    go_unix(conn, ask, deadline_ns);
     kvp_forkguard_add(conn->kick);
     *conn_out = conn;
     return KVP_OK;

@@ -2,6 +2,7 @@
  * Hello, and questions with one answer. A stranger may listen at the configured address, so no answer is trusted. */
 #include "net/hello.h"
 
+#include "common/trust/creds.h"
 #include "common/waits.h"
 #include "proto/pb.h"
 #include "proto/wire.h"
@@ -64,28 +65,34 @@ copy_reply(const Kvp__Pb__HelloReply *msg, kvp_hello_reply_t *out)
     snprintf(out->detail, sizeof out->detail, "%s", msg->detail);
     if (msg->err == KVP_NOT_LEADER && strchr(msg->detail, ':') != NULL) /* from a standby that knows the leader */
         snprintf(out->detail, sizeof out->detail, "it does not lead; %s leads", msg->detail);
+    if (strlen(msg->host_id) >= sizeof out->host_id) return KVP_PROTO;
+    snprintf(out->host_id, sizeof out->host_id, "%s", msg->host_id);
+    if (strlen(msg->unix_path) < sizeof out->unix_path)
+        snprintf(out->unix_path, sizeof out->unix_path, "%s", msg->unix_path);
     if (msg->err != KVP_OK) return msg->err < 0 ? msg->err : KVP_PROTO;
     if (msg->version < KVP_PROTO_VERSION_MIN || msg->version > KVP_PROTO_VERSION) {
         snprintf(out->detail, sizeof out->detail, "it speaks version %u", msg->version);
         return KVP_VERSION;
     }
-    if (strlen(msg->host_id) >= sizeof out->host_id) return KVP_PROTO;
+    if (strlen(msg->tenant) >= sizeof out->tenant) return KVP_PROTO;
+    snprintf(out->tenant, sizeof out->tenant, "%s", msg->tenant);
+    snprintf(out->rights, sizeof out->rights, "%s", msg->rights);
     if (msg->pool_id.len == sizeof out->pool_id) memcpy(out->pool_id, msg->pool_id.data, sizeof out->pool_id);
     out->term = msg->term;
     out->incarnation = msg->incarnation;
     out->digest_seed = msg->digest_seed;
-    snprintf(out->host_id, sizeof out->host_id, "%s", msg->host_id);
-    if (strlen(msg->unix_path) < sizeof out->unix_path)
-        snprintf(out->unix_path, sizeof out->unix_path, "%s", msg->unix_path);
     out->heartbeat_ms = or_default(msg->heartbeat_ms, HEARTBEAT_DEFAULT_MS);
     out->session_ttl_ms = or_default(msg->session_ttl_ms, TTL_DEFAULT_MS);
     out->lease_ttl_ms = msg->lease_ttl_ms;
     return KVP_OK;
 }
 
+/* Queues Hello. A Hello to a master has this process's token. */
 static kvp_err_t
-queue_hello(kvp_framed_t *c, const kvp_hello_ask_t *ask)
+queue_hello(kvp_framed_t *c, const kvp_hello_ask_t *ask, char *why_out)
 {
+    char token[KVP_CREDS_TOKEN_MAX];
+    size_t token_len = 0;
     Kvp__Pb__KnownPool known = KVP__PB__KNOWN_POOL__INIT;
     Kvp__Pb__Hello msg = KVP__PB__HELLO__INIT;
     size_t at;
@@ -98,6 +105,12 @@ queue_hello(kvp_framed_t *c, const kvp_hello_ask_t *ask)
     msg.software = (char *)("kvpool " KVP_RELEASE);
     msg.incarnation = ask->incarnation;
     msg.is_state_only = ask->is_state_only;
+    if (ask->pool_id == NULL) {
+        kvp_err_t err = kvp_creds_token(c->is_unix, token, &token_len, why_out);
+
+        if (err != KVP_OK) return err;
+        msg.token = (ProtobufCBinaryData){token_len, (uint8_t *)token};
+    }
     if (ask->tenant != NULL) msg.tenant = (char *)ask->tenant;
     if (ask->pool_id != NULL) msg.pool_id = (ProtobufCBinaryData){16, (uint8_t *)ask->pool_id};
     if (ask->known != NULL && ask->known->term != 0) {
@@ -136,7 +149,8 @@ kvp_hello(kvp_framed_t *c, const kvp_hello_ask_t *ask, uint64_t deadline_ns, kvp
     kvp_err_t err;
 
     memset(reply_out, 0, sizeof *reply_out);
-    err = queue_hello(c, ask);
+    err = queue_hello(c, ask, reply_out->detail);
+    if (reply_out->detail[0] != '\0') return err;
     if (err == KVP_OK) err = kvp_exchange(c, HELLO_ID, deadline_ns, &frame);
     if (err != KVP_OK) {
         snprintf(reply_out->detail, sizeof reply_out->detail, "no answer to Hello: %s", say_silence(err));

@@ -38,11 +38,14 @@ typedef struct {
     uint32_t heartbeat_ms;
     uint32_t session_ttl_ms;
     uint32_t lease_ttl_ms;
-    char detail[160]; /* cause for people: why the Hello was refused or not answered; "" = none */
+    char tenant[129]; /* tenant of the session, if the master asks for identities */
+    char rights[240]; /* role and id that were proved; "" = the master asks for no identity */
+    char detail[200]; /* cause for people: why the Hello was refused or not answered; "" = none */
 } kvp_hello_reply_t;
 
-/* kvp_hello sends Hello and waits for the answer. Returns OK, the peer's refusal (VERSION, FENCED, INVALID and
- * others), DEADLINE, DISCONNECTED or PROTO. reply_out->detail is the cause, for people. */
+/* kvp_hello sends Hello and waits for the answer. Returns OK, the peer's refusal (VERSION, FENCED, INVALID, DENIED,
+ * EXPIRED and others; after DENIED the reply has host_id and unix_path), DEADLINE, DISCONNECTED or PROTO.
+ * reply_out->detail is the cause, for people. */
 kvp_err_t kvp_hello(kvp_framed_t *c, const kvp_hello_ask_t *ask, uint64_t deadline_ns, kvp_hello_reply_t *reply_out)
     KVP_MUST_USE;
 

@@ -47,9 +47,9 @@ is_to_this_host(const kvp_node_dialed_t *d)
 }
 
 /* change_to_unix replaces a TCP connection by the master's Unix socket if both are on one host. On failure TCP
- * stays. */
+ * stays. is_refused: over TCP the master answered DENIED; on the socket it knows this process's user. */
 static void
-change_to_unix(const kvp_hello_ask_t *ask, kvp_node_dialed_t *dialed)
+change_to_unix(const kvp_hello_ask_t *ask, bool is_refused, kvp_node_dialed_t *dialed)
 {
     kvp_hello_reply_t hello;
     kvp_framed_t conn;
@@ -60,7 +60,7 @@ change_to_unix(const kvp_hello_ask_t *ask, kvp_node_dialed_t *dialed)
     if (kvp_framed_connect_told(&conn, KVP_SOCKET_MASTER, dialed->hello.unix_path, kvp_now_ns() + ATTEMPT_NS, &why) !=
             KVP_OK ||
         kvp_hello(&conn, ask, kvp_now_ns() + ATTEMPT_NS, &hello) != KVP_OK ||
-        memcmp(hello.pool_id, dialed->hello.pool_id, sizeof hello.pool_id) != 0) {
+        (!is_refused && memcmp(hello.pool_id, dialed->hello.pool_id, sizeof hello.pool_id) != 0)) {
         kvp_log_info("node", "master's unix socket does not serve, staying on tcp path %s: %s", dialed->hello.unix_path,
                      why);
         kvp_framed_fini(&conn);
@@ -101,10 +101,8 @@ dial_any(kvp_node_dial_t *d, const kvp_hello_ask_t *ask, kvp_node_dialed_t *dial
         }
         err = kvp_hello(&dialed->conn, ask, kvp_now_ns() + ATTEMPT_NS, &dialed->hello);
     }
-    if (err == KVP_OK) {
-        change_to_unix(ask, dialed);
-        return KVP_OK;
-    }
+    if (err == KVP_OK || err == KVP_DENIED) change_to_unix(ask, err == KVP_DENIED, dialed);
+    if (err == KVP_OK || dialed->hello.incarnation != 0) return KVP_OK;
     kvp_framed_fini(&dialed->conn);
     if (err != KVP_CLOSED && kvp_log_limit_ok(&d->noise, &missed))
         kvp_log_warn("node", "no session with %s%s: %s%s%s", at == NULL ? "any master" : "master ",

@@ -89,7 +89,8 @@ kvp_node_ask_stop(kvp_node_t *node, uint64_t deadline_ns)
 bool
 kvp_node_is_final(kvp_err_t err)
 {
-    return err == KVP_VERSION || err == KVP_INVALID || err == KVP_SYS || err == KVP_NOMEM;
+    return err == KVP_DENIED || err == KVP_EXPIRED || err == KVP_VERSION || err == KVP_INVALID || err == KVP_SYS ||
+           err == KVP_NOMEM;
 }
 
 kvp_err_t

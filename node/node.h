@@ -88,8 +88,8 @@ typedef struct {
 /* kvp_node_open starts a node's threads and listens, and does not wait for a master: INVALID, SYS (address in use,
  * pages larger than 4 KiB, ...), NOMEM, all logged. kvp_node_wait waits until the segment is mounted. OK: mounted. At
  * deadline_ns (CLOCK_MONOTONIC) it returns the cause of the delay (UNREACHABLE, SEGMENT_EXISTS, ..., DEADLINE), and at
- * once an error that waiting cannot cure: VERSION, INVALID, SYS, NOMEM (kvp_node_is_final). The node reconnects by
- * itself after later losses of the master. */
+ * once an error that waiting cannot cure: VERSION, DENIED, EXPIRED, INVALID, SYS, NOMEM (kvp_node_is_final). The node
+ * reconnects by itself after later losses of the master. */
 kvp_err_t kvp_node_open(const kvp_node_conf_t *conf, kvp_node_t **node_out) KVP_MUST_USE;
 kvp_err_t kvp_node_wait(kvp_node_t *node, uint64_t deadline_ns) KVP_MUST_USE;
 bool kvp_node_is_final(kvp_err_t err);

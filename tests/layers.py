@@ -24,7 +24,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Folders from the lowest to the highest. A file of a chain uses only folders of its chain.
-BASE = "common common/daemon proto".split()
+BASE = "common common/trust common/daemon proto".split()
 CORE = "api base log catalog session protect space put evict recovery request".split()
 CHAINS = {
     "the client": BASE

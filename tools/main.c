@@ -28,6 +28,8 @@ static const kvp_cli_verb_t verbs[] = {
      kvp_cli_fsck},
     {"master", "ls | switch", "list the masters, or make the leading one hand over", kvp_cli_master},
     {"node", "ls", "list the nodes", kvp_cli_node},
+    {"token", "create", "make a token for a client, a node or a master", kvp_cli_token},
+    {"whoami", "", "show the role and the tenant that the master gives to this client", kvp_cli_whoami},
     {"bench", "", "throughput and latency of one operation", kvp_cli_bench},
     {"replay", "", "replay a trace, with every byte verified", kvp_cli_replay},
 };

@@ -36,7 +36,7 @@ kvp_link_session(const kvpool_t *pool, const kvp_link_t *link)
         .incarnation = hello->incarnation,
         .digest_seed = hello->digest_seed,
         .term = hello->term,
-        .tenant = pool->tenant,
+        .tenant = hello->rights[0] != '\0' ? kvp_tenant_id(hello->tenant) : pool->tenant,
         .known = link->locs == NULL ? NULL : kvp_locations_known(link->locs),
         .boot_ns = link->locs == NULL ? 0 : kvp_boot_ns(),
     };
@@ -53,7 +53,8 @@ kvp_call_hold(kvp_apicall_t *call, kvp_link_t **link_out)
     err = call->is_patient ? kvp_session_hold(s, call->deadline_ns, link_out)
                            : kvp_session_hold_soon(s, call->deadline_ns, link_out);
     call->master_ns += kvp_now_ns() - began_ns;
-    if (err == KVP_UNREACHABLE && call->detail != NULL) kvp_session_why(s, call->detail, call->detail_cap);
+    if ((err == KVP_UNREACHABLE || err == KVP_DENIED || err == KVP_EXPIRED) && call->detail != NULL)
+        kvp_session_why(s, call->detail, call->detail_cap);
     return err;
 }
 

@@ -256,15 +256,31 @@ write_call(kvp_jsonw_t *w, const char *name, const kvp_histogram_t *took)
     kvp_jsonw_close(w, '}');
 }
 
+/* Writes what the master says about this client's identity: empty if the master asks for none. */
 static void
-write_client(const kvpool_t *pool, kvp_jsonw_t *w)
+write_identity(kvp_apicall_t *call, kvp_jsonw_t *w)
 {
+    kvp_link_t *link;
+    const bool has_link = kvp_call_hold(call, &link) == KVP_OK;
+    const kvp_hello_reply_t *hello = has_link ? kvp_conn_hello(link->conn) : NULL;
+    const bool is_known = has_link && hello->rights[0] != '\0';
+
+    kvp_jsonw_text(w, "rights", is_known ? hello->rights : "");
+    kvp_jsonw_text(w, "tenant", !is_known ? "" : hello->tenant[0] == '\0' ? "default" : hello->tenant);
+    if (has_link) kvp_session_rele(call->pool->session, link);
+}
+
+static void
+write_client(kvp_apicall_t *call, kvp_jsonw_t *w)
+{
+    const kvpool_t *pool = call->pool;
     const kvp_peers_conf_t *conf = &kvp_session_conf(pool->session)->peers;
     const kvp_counters_t *c = &pool->counters;
 
     kvp_jsonw_open(w, "client", '{');
     kvp_jsonw_text(w, "name", conf->name);
     kvp_jsonw_text(w, "software", KVP_RELEASE);
+    write_identity(call, w);
 #define WRITE_COUNTER(name, help) kvp_jsonw_u64(w, #name, load_counter(&c->name));
     KVP_CLIENT_COUNTERS(WRITE_COUNTER)
 #undef WRITE_COUNTER
@@ -315,7 +331,7 @@ kvpool_stat(kvpool_t *pool, char *buf, size_t cap, size_t *len_out, const kvpool
         while (kvp_op_is_session_loss(err));
     }
     if (err == KVP_OK) {
-        write_client(pool, &w);
+        write_client(&call, &w);
         kvp_jsonw_close(&w, '}');
         err = kvp_jsonw_give(&text, buf, cap, len_out);
     }

@@ -4,6 +4,7 @@
 #include "client/kvpool.h"
 
 #include "net/calls.h"
+#include "common/trust/creds.h"
 #include "net/hello.h"
 #include "net/masters.h"
 #include "common/waits.h"
@@ -29,11 +30,15 @@ static kvp_err_t
 send_switch(kvp_framed_t *c, uint64_t deadline_ns, char detail[256])
 {
     Kvp__Pb__Switch msg = KVP__PB__SWITCH__INIT;
+    char token[KVP_CREDS_TOKEN_MAX];
     Kvp__Pb__Reply *reply;
     kvp_frame_t frame;
     kvp_pb_t pb;
     kvp_err_t err;
 
+    err = kvp_creds_token(c->is_unix, token, &msg.token.len, detail);
+    if (err != KVP_OK) return err;
+    msg.token.data = (uint8_t *)token;
     msg.wait_ms = kvp_left_ms(deadline_ns) / 2;
     kvp_pb_frame(&c->out, KVP_OP_SWITCH, 0, SWITCH_ID, &msg.base, NULL, 0);
     err = kvp_exchange(c, SWITCH_ID, deadline_ns, &frame);

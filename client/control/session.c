@@ -315,7 +315,9 @@ kvp_session_master_wait(const kvp_mastersession_t *s)
 static kvp_err_t
 call_err(kvp_err_t err)
 {
-    return err == KVP_VERSION || err == KVP_NOMEM || err == KVP_INVALID ? err : KVP_UNREACHABLE;
+    const bool is_told = err == KVP_VERSION || err == KVP_DENIED || err == KVP_EXPIRED;
+
+    return is_told || err == KVP_NOMEM || err == KVP_INVALID ? err : KVP_UNREACHABLE;
 }
 
 static kvp_err_t
@@ -335,7 +337,10 @@ hold_link(kvp_mastersession_t *s, uint64_t deadline_ns, bool is_soon, kvp_link_t
         if (is_soon) deadline_ns = kvp_min_u64(deadline_ns, s->soon_until_ns);
         err = call_err(s->last_err);
         if (now >= deadline_ns) break;
-        if (s->last_incarnation == 0 && (s->last_err == KVP_VERSION || s->last_err == KVP_NOT_FOUND)) break;
+        if (s->last_incarnation == 0 && (err == KVP_VERSION || s->last_err == KVP_NOT_FOUND)) break;
+        if (err == KVP_DENIED || err == KVP_EXPIRED) { /* waiting does not help; the background thread tries again */
+            if (now < s->next_try_ns || s->is_connecting) break;
+        }
         if (s->is_connecting)
             kvp_cond_wait_until(&s->changed, &s->lock, deadline_ns);
         else if (now < s->next_try_ns)

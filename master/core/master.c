@@ -367,6 +367,25 @@ kvp_master_on_connect(kvp_master_t *m, uint64_t conn, uint64_t now_ns)
 }
 
 void
+kvp_master_on_identity(kvp_master_t *m, uint64_t conn, const kvp_identity_t *who, uint64_t now_ns)
+{
+    kvp_session_t *s = kvp_session_find(&m->peers, conn);
+
+    begin_input(m, now_ns);
+    if (s == NULL || s->who != NULL || s->incarnation != 0) return;
+    s->who = kvp_core_alloc(1, sizeof *s->who);
+    *s->who = *who;
+}
+
+void
+kvp_master_revoke(kvp_master_t *m, uint64_t conn)
+{
+    kvp_session_t *s = kvp_session_find(&m->peers, conn);
+
+    if (s != NULL) s->is_revoked = true;
+}
+
+void
 kvp_master_on_close(kvp_master_t *m, uint64_t conn, uint64_t now_ns)
 {
     kvp_session_t *s = kvp_session_find(&m->peers, conn);
@@ -394,41 +413,50 @@ on_bye(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
 static const struct {
     handler_fn fn;
-    /* bits: kvp_role_t values that may send the message; QUESTION: illegal one-way; STATE: legal if state-only */
+    /* bits: kvp_role_t values that may send the message; QUESTION: illegal one-way; STATE: legal if state-only;
+     * AUDIT: destroys something */
     uint32_t roles;
+    kvp_authrole_t least; /* the role that a client needs, if this master asks for identities */
 } handlers[256] = {
 #define C (1u << KVP_ROLE_CLIENT)
 #define N (1u << KVP_ROLE_NODE)
 #define QUESTION (1u << 31)
 #define STATE (1u << 30)
-    [KVP_OP_BYE] = {on_bye, C | N | STATE},
-    [KVP_OP_HEARTBEAT] = {kvp_on_heartbeat, C | N | STATE},
-    [KVP_OP_PUT_BEGIN] = {kvp_on_put_begin, C},
-    [KVP_OP_PUT_COMMIT] = {kvp_on_put_commit, C},
-    [KVP_OP_PUT_ABORT] = {kvp_on_put_abort, C},
-    [KVP_OP_GET] = {kvp_on_get, C},
-    [KVP_OP_EXISTS] = {kvp_on_exists, C},
-    [KVP_OP_LOOKUP] = {kvp_on_lookup, C},
-    [KVP_OP_RELEASE] = {kvp_on_release, C},
-    [KVP_OP_REMOVE] = {kvp_on_remove, C},
-    [KVP_OP_USED] = {kvp_on_used, C},
-    [KVP_OP_BUMP] = {kvp_on_bump, C},
-    [KVP_OP_PRESENT] = {kvp_on_present, C},
-    [KVP_OP_REMOVE_MANY] = {kvp_on_remove_many, C},
-    [KVP_OP_LIST] = {kvp_on_list, C | QUESTION | STATE},
-    [KVP_OP_SEGMENTS] = {kvp_on_segments, C | N | QUESTION | STATE},
-    [KVP_OP_STATUS] = {kvp_on_status, C | N | QUESTION | STATE},
-    [KVP_OP_SNAPSHOT] = {kvp_on_snapshot, C | QUESTION},
-    [KVP_OP_EXPLAIN] = {kvp_on_explain, C | QUESTION | STATE},
-    [KVP_OP_MOUNT] = {kvp_on_mount, N},
-    [KVP_OP_UNMOUNT] = {kvp_on_unmount, N},
-    [KVP_OP_FREED] = {kvp_on_freed, N},
-    [KVP_OP_REPORT] = {kvp_on_report, N},
-    [KVP_OP_TIER_REPORT] = {kvp_on_tier_report, N | QUESTION},
-    [KVP_OP_RECLAIM] = {kvp_on_reclaim, N | QUESTION},
+#define AUDIT (1u << 29)
+    [KVP_OP_BYE] = {on_bye, C | N | STATE, KVP_MAY_MONITOR},
+    [KVP_OP_HEARTBEAT] = {kvp_on_heartbeat, C | N | STATE, KVP_MAY_MONITOR},
+    [KVP_OP_PUT_BEGIN] = {kvp_on_put_begin, C, KVP_MAY_WRITE},
+    [KVP_OP_PUT_COMMIT] = {kvp_on_put_commit, C, KVP_MAY_WRITE},
+    [KVP_OP_PUT_ABORT] = {kvp_on_put_abort, C, KVP_MAY_WRITE},
+    [KVP_OP_GET] = {kvp_on_get, C, KVP_MAY_READ},
+    [KVP_OP_EXISTS] = {kvp_on_exists, C, KVP_MAY_READ},
+    [KVP_OP_LOOKUP] = {kvp_on_lookup, C, KVP_MAY_READ},
+    [KVP_OP_RELEASE] = {kvp_on_release, C, KVP_MAY_READ},
+    [KVP_OP_REMOVE] = {kvp_on_remove, C | AUDIT, KVP_MAY_WRITE},
+    [KVP_OP_USED] = {kvp_on_used, C, KVP_MAY_READ},
+    [KVP_OP_BUMP] = {kvp_on_bump, C | AUDIT, KVP_MAY_ADMIN},
+    [KVP_OP_PRESENT] = {kvp_on_present, C, KVP_MAY_READ},
+    [KVP_OP_REMOVE_MANY] = {kvp_on_remove_many, C | AUDIT, KVP_MAY_WRITE},
+    [KVP_OP_LIST] = {kvp_on_list, C | QUESTION | STATE, KVP_MAY_READ},
+    [KVP_OP_SEGMENTS] = {kvp_on_segments, C | N | QUESTION | STATE, KVP_MAY_MONITOR},
+    [KVP_OP_STATUS] = {kvp_on_status, C | N | QUESTION | STATE, KVP_MAY_MONITOR},
+    [KVP_OP_SNAPSHOT] = {kvp_on_snapshot, C | QUESTION | AUDIT, KVP_MAY_ADMIN},
+    [KVP_OP_EXPLAIN] = {kvp_on_explain, C | QUESTION | STATE, KVP_MAY_READ},
+    [KVP_OP_MOUNT] = {kvp_on_mount, N, KVP_MAY_NOTHING},
+    [KVP_OP_UNMOUNT] = {kvp_on_unmount, N | AUDIT, KVP_MAY_NOTHING},
+    [KVP_OP_FREED] = {kvp_on_freed, N, KVP_MAY_NOTHING},
+    [KVP_OP_REPORT] = {kvp_on_report, N, KVP_MAY_NOTHING},
+    [KVP_OP_TIER_REPORT] = {kvp_on_tier_report, N | QUESTION, KVP_MAY_NOTHING},
+    [KVP_OP_RECLAIM] = {kvp_on_reclaim, N | QUESTION, KVP_MAY_NOTHING},
 #undef C
 #undef N
 };
+
+static bool
+may_ask(const kvp_session_t *s, uint8_t op)
+{
+    return s->role != KVP_ROLE_CLIENT || kvp_authrole_covers(s->rights, handlers[op].least);
+}
 
 static void
 dispatch_frame(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
@@ -460,6 +488,14 @@ dispatch_frame(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_NOTSUP, "unknown operation");
         return;
     }
+    if (!may_ask(s, op)) {
+        snprintf(m->denied, sizeof m->denied, "the role %s may not do this; it needs the role %s",
+                 kvp_authrole_name(s->rights), kvp_authrole_name(handlers[op].least));
+        kvp_session_audit(&m->peers, s, op, KVP_DENIED, m->denied);
+        kvp_reply_plain(&m->peers, s, &f->hdr, KVP_DENIED, m->denied);
+        return;
+    }
+    if ((handlers[op].roles & AUDIT) != 0) kvp_session_audit(&m->peers, s, op, KVP_OK, "");
     if (s->is_state_only && (handlers[op].roles & STATE) == 0) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_NOT_LEADER, "this session may only look");
         return;

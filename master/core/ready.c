@@ -75,6 +75,16 @@ take_note(kvp_master_t *m, kvp_master_ready_t *ready)
     ready->note = m->note_out;
 }
 
+static void
+take_audit(kvp_master_t *m, kvp_master_ready_t *ready)
+{
+    ready->audit = NULL;
+    if (m->peers.audit.conn == 0) return;
+    m->audit_out = m->peers.audit;
+    m->peers.audit.conn = 0;
+    ready->audit = &m->audit_out;
+}
+
 /* Moves the queued frames of one connection to `ready`. */
 static void
 take_frames(kvp_master_t *m, kvp_master_ready_t *ready)
@@ -108,8 +118,9 @@ kvp_master_ready(kvp_master_t *m, kvp_master_ready_t *ready)
     kvp_term_take_ident(m, &ready->ident);
     take_frames(m, ready);
     take_note(m, ready);
+    take_audit(m, ready);
     if (ready->log.len > 0 || ready->forget_below != UINT64_MAX || ready->ident.term != 0 || ready->conn != 0 ||
-        ready->note != NULL)
+        ready->note != NULL || ready->audit != NULL)
         return true;
     ready->tick_ns = due_ns(m);
     ready->term_end = m->log.term_end;

@@ -3,6 +3,7 @@
  * has closed it; the follower has at most one, and forgets it when closing it. */
 #include "master/ha/follower.h"
 
+#include "common/trust/creds.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "proto/kvpool.pb-c.h"
@@ -112,10 +113,16 @@ say_follow(link_t *l)
     kvp_follower_t *f = l->owner;
     Kvp__Pb__Follow msg = KVP__PB__FOLLOW__INIT;
     kvp_wire_term_t terms[KVP_FOLLOW_TERMS_MAX];
+    char token[KVP_CREDS_TOKEN_MAX], why[KVP_CREDS_WHY_MAX];
     kvp_buf_t out;
 
     msg.version = KVP_PROTO_VERSION;
     msg.version_min = KVP_PROTO_VERSION_MIN;
+    if (kvp_creds_token(false, token, &msg.token.len, why) != KVP_OK) {
+        drop_link(f, why);
+        return;
+    }
+    msg.token.data = (uint8_t *)token;
     f->ops->fill(f->ops->arg, &msg, terms);
     kvp_buf_init(&out, 0);
     kvp_pb_frame(&out, KVP_OP_FOLLOW, 0, ASK_ID, &msg.base, terms, msg.n * sizeof *terms);

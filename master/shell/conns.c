@@ -93,6 +93,7 @@ on_closed(uv_handle_t *handle)
     server->stats.connections--;
     kvp_inbuf_fini(&conn->in);
     count_input(conn);
+    free(conn->who);
     kvp_buf_fini(&conn->sending);
     kvp_buf_fini(&conn->waiting);
     free(conn);
@@ -310,6 +311,7 @@ admit_conn(kvp_server_conn_t *conn, const kvp_frame_t *frame)
     if (ops != NULL && ops->on_first(ops->arg, conn->id, frame)) return false;
     conn->owner = KVP_CONN_OF_CORE;
     kvp_master_on_connect(server->master, conn->id, kvp_server_begin(server));
+    if (conn->who != NULL) kvp_master_on_identity(server->master, conn->id, conn->who, kvp_server_begin(server));
     return true;
 }
 
@@ -322,6 +324,7 @@ handle_frame(kvp_server_conn_t *conn, const kvp_frame_t *frame)
         server->conf.ops->on_frame(server->conf.ops->arg, conn->id, frame);
         return;
     }
+    if (server->conf.authn != NULL && conn->who == NULL && !kvp_server_authenticate(conn, frame)) return;
     if (conn->owner != KVP_CONN_OF_CORE && !admit_conn(conn, frame)) return;
     const uint64_t now = kvp_server_begin(server);
     conn->asked_ns = conn->received_ns;

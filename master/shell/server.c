@@ -121,6 +121,7 @@ kvp_server_hand_on(kvp_server_t *server, kvp_server_conn_t *conn)
     kvp_master_ready_t *ready = &server->ready;
 
     while (server->fence == KVP_FENCE_OPEN && kvp_master_ready(server->master, ready)) {
+        if (ready->audit != NULL) kvp_server_note_audit(server, ready->audit);
         if (ready->note != NULL) kvp_server_log_complaint(server, conn, ready->note);
         if (server->conf.log != NULL) kvp_log_writer_add(server->conf.log, ready);
         if (ready->ident.term != 0 && server->conf.save_ident != NULL) {
@@ -211,6 +212,7 @@ on_timer(uv_timer_t *timer)
     kvp_server_expire_queue(server, &server->cut, now + early_ns,
                             "connection closed: the rest of a frame did not come");
     kvp_server_expire_queue(server, &server->ending, now, NULL);
+    if (!server->is_stopping) kvp_server_check_identities(server);
     if (server->save_due_ns <= now && !server->is_stopping) save_ident(server);
     if (server->ready.tick_ns <= now) on_tick(server);
     kvp_server_flush_all(server);

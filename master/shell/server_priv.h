@@ -62,6 +62,7 @@ typedef struct {
     bool is_overflown; /* flag: too much output is queued, so the connection must be closed at once */
     bool is_writing; /* flag: `sending` belongs to libuv until on_written */
 
+    kvp_identity_t *who; /* identity of the peer; NULL = none was found yet, or none is asked for */
     kvp_inbuf_t in;
     kvp_buf_t sending;
     kvp_buf_t waiting; /* answers to send after `sending` */
@@ -109,6 +110,7 @@ struct kvp_server {
     uint32_t slot_cap;
     uint32_t slot_free; /* head of the list of free slots; slot_cap = none */
     uint64_t conn_count;
+    uint32_t check_slot; /* slot at which the check of the identities continues */
     kvp_list_t before_hello;
     kvp_list_t cut;
     kvp_list_t ending;
@@ -141,6 +143,12 @@ void kvp_server_log_complaint(kvp_server_t *server, kvp_server_conn_t *conn, con
 bool kvp_server_is_mute(const kvp_server_t *server);
 void kvp_server_hand_on(kvp_server_t *server, kvp_server_conn_t *conn);
 void kvp_server_flush_all(kvp_server_t *server);
+
+/* Functions of access.c. kvp_server_authenticate is called with each frame of a connection that has no identity yet;
+ * false: the frame was refused, and the connection ends. */
+bool kvp_server_authenticate(kvp_server_conn_t *conn, const kvp_frame_t *frame);
+void kvp_server_note_audit(kvp_server_t *server, const kvp_master_audit_t *audit);
+void kvp_server_check_identities(kvp_server_t *server);
 
 /* Functions of conns.c. */
 kvp_server_conn_t *kvp_server_find_conn(kvp_server_t *server, uint64_t id);

@@ -12,6 +12,7 @@
 #include "common/rlimits.h"
 #include "common/log.h"
 #include "common/stdfd.h"
+#include "common/trust/creds.h"
 
 #define LOOK_MS 20
 #define STOP_NS (2 * KVP_NS_PER_S)
@@ -95,6 +96,7 @@ build_node(daemon_t *d, const kvp_node_opts_t *s)
     };
 
     kvp_err_t err = kvp_runtime_set(s->runtime_dir, s->trust_uid);
+    if (err == KVP_OK) err = kvp_creds_set(s->token_file);
 
     return err != KVP_OK ? err : kvp_node_open(&conf, &d->node);
 }

@@ -20,6 +20,12 @@ static const kvp_opt_t opts[] = {
      .type = KVP_OPT_STRING,
      .offset = offsetof(kvp_node_opts_t, name),
      .help = "The node's name, unique in the pool. Default: the host's name, a dash, the port."},
+    {.name = "token-file",
+     .type = KVP_OPT_STRING,
+     .offset = offsetof(kvp_node_opts_t, token_file),
+     .metavar = "FILE",
+     .help = "The node's token for a master that asks for identities: a file with the token of the role `node` and of "
+             "this node's name, for this user alone (mode 0600)."},
     {.name = "memory",
      .type = KVP_OPT_MEMORY,
      .offset = offsetof(kvp_node_opts_t, memory_bytes),

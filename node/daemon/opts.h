@@ -21,6 +21,7 @@ typedef struct {
     const char *host_id;
     const char *runtime_dir;
     const char *trust_uid;
+    const char *token_file;
     uint64_t lanes;
     int keeper; /* a kvp_keep_mode_t, as the index of the chosen word */
     uint64_t keeper_hold_ns;

@@ -8,10 +8,10 @@ from ._async import AsyncPool
 from ._kvpool import ON_HOST, ON_SSD, PRESENT
 from ._kvpool import version as __version__
 from ._pool import Pool, Reservation, View
-from .errors import (ClosedError, DeadlineError, Error, HeldError, InvalidError, NoSpaceError, NotFoundError,
+from .errors import (ClosedError, DeadlineError, DeniedError, Error, HeldError, InvalidError, NoSpaceError, NotFoundError,
                      UnreachableError)
 
-__all__ = ["AsyncPool", "ClosedError", "DeadlineError", "Error", "HeldError", "InvalidError", "NoSpaceError", "NotFoundError",
+__all__ = ["AsyncPool", "ClosedError", "DeadlineError", "DeniedError", "Error", "HeldError", "InvalidError", "NoSpaceError", "NotFoundError",
            "ON_HOST", "ON_SSD", "PRESENT", "Pool", "Reservation", "UnreachableError", "View", "__version__"]
 
 if _other := _wheels.find_other(_os.path.dirname(_os.path.dirname(_os.path.abspath(__file__)))):

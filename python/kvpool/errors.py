@@ -58,6 +58,10 @@ class UnreachableError(Error, ConnectionError):
     """The peer cannot be reached, or refuses this client (UNREACHABLE, DISCONNECTED, BUSY, VERSION, FENCED)."""
 
 
+class DeniedError(Error, PermissionError):
+    """The identity is missing or unknown, has ended, or its role may not do this (DENIED, EXPIRED)."""
+
+
 class InvalidError(Error, ValueError):
     """An argument is invalid (INVALID, BAD_KEY, TOO_LARGE, BUFFER_SMALL, NOT_REGISTERED, BAD_PATTERN)."""
 
@@ -72,6 +76,7 @@ _CLASSES: Dict[Type[Error], Tuple[str, ...]] = {
     HeldError: ("HELD",),
     DeadlineError: ("DEADLINE", "CANCELLED"),
     UnreachableError: ("UNREACHABLE", "DISCONNECTED", "BUSY", "VERSION", "FENCED"),
+    DeniedError: ("DENIED", "EXPIRED"),
     InvalidError: ("INVALID", "BAD_KEY", "TOO_LARGE", "BUFFER_SMALL", "NOT_REGISTERED", "BAD_PATTERN"),
     ClosedError: ("CLOSED", "FORKED"),
 }

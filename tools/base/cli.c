@@ -125,12 +125,16 @@ kvp_cli_open(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_
     const char *at = common->master != NULL ? common->master : "127.0.0.1:50051";
     /* A deadline that passes during the opening means that the master cannot be reached. */
     bool is_away = err == KVPOOL_DEADLINE || kvp_cli_exit_code(err) == KVP_EXIT_UNREACHABLE;
-    const int code = is_away ? KVP_EXIT_UNREACHABLE : detail[0] != '\0' ? KVP_EXIT_USAGE : kvp_cli_exit_code(err);
+    const bool is_denied = err == KVPOOL_DENIED || err == KVPOOL_EXPIRED;
+    const int code = is_denied           ? KVP_EXIT_REFUSED
+                     : is_away           ? KVP_EXIT_UNREACHABLE
+                     : detail[0] != '\0' ? KVP_EXIT_USAGE
+                                         : kvp_cli_exit_code(err);
     if (common->is_json) return fail_json(verb, code, detail[0] != '\0' ? detail : kvpool_strerror(err), err);
     if (detail[0] == '\0')
         return kvp_cli_complain(verb, code, "%s: %s (%s)", at, kvpool_strerror(err), kvpool_errname(err));
-    return is_away ? kvp_cli_complain(verb, code, "%s (%s)", detail, kvpool_errname(err))
-                   : kvp_cli_complain(verb, code, "%s", detail);
+    return is_away || is_denied ? kvp_cli_complain(verb, code, "%s (%s)", detail, kvpool_errname(err))
+                                : kvp_cli_complain(verb, code, "%s", detail);
 }
 
 int

@@ -70,6 +70,12 @@ void kvp_master_check_log(kvp_master_t *master, kvp_master_log_t *log_out);
  * never falls. Each input may produce outputs. The frame is borrowed for the call. If a frame breaks the protocol,
  * the core closes its connection (an output). */
 void kvp_master_on_connect(kvp_master_t *master, uint64_t conn, uint64_t now_ns);
+/* kvp_master_on_identity: the shell knows the peer's identity, or why it has none. Comes before the peer's Hello. A
+ * session without this call may do everything. who is borrowed for the call. */
+void kvp_master_on_identity(kvp_master_t *master, uint64_t conn, const kvp_identity_t *who, uint64_t now_ns);
+/* kvp_master_revoke: the identity is not valid any more. When the connection ends, which the shell does next, all
+ * nodes are told that the client is dead. */
+void kvp_master_revoke(kvp_master_t *master, uint64_t conn);
 void kvp_master_on_frame(kvp_master_t *master, uint64_t conn, const kvp_frame_t *frame, uint64_t now_ns);
 /* kvp_master_on_close: the connection has ended; legal also after the core had it closed */
 void kvp_master_on_close(kvp_master_t *master, uint64_t conn, uint64_t now_ns);
@@ -97,6 +103,7 @@ typedef struct {
     uint64_t forget_below; /* records before this log position are not needed any more; UINT64_MAX = no new position */
     kvp_master_ident_t ident; /* an identity that the shell must save durably; term 0 = none */
     const char *note; /* a line for the shell's own log; valid until the next call; NULL = none */
+    const kvp_master_audit_t *audit; /* a line for the shell's audit; valid until the next call; NULL = none */
     uint64_t conn; /* the connection on which `frames` are sent; 0 = none */
     kvp_buf_t frames; /* whole frames to send on `conn` */
     bool is_last; /* flag: the shell closes `conn` after it has sent `frames` */

@@ -4,6 +4,7 @@
 #define KVP_MASTER_CORE_BASE_CONF_H
 
 #include "common/base.h"
+#include "common/trust/identity.h"
 #include "proto/cause.h"
 
 /* When the log is synced to disk, and which of the master's answers wait for the sync of their log records. */
@@ -141,6 +142,15 @@ typedef struct {
     uint64_t lookup_misses[KVP_CAUSES_N];
     uint64_t get_misses_by[KVP_CAUSES_N]; /* get_misses, by cause */
 } kvp_master_stats_t;
+
+/* A refusal, or an allowed request that destroys something, for the shell's audit. */
+typedef struct {
+    uint64_t conn; /* 0 = none */
+    uint8_t opcode;
+    kvp_err_t err; /* the refusal; OK = allowed */
+    char tenant[KVP_IDENTITY_NAME_MAX + 1];
+    char why[KVP_IDENTITY_WHY_MAX];
+} kvp_master_audit_t;
 
 /* What the shell knows about a master of the pool, for the answer to Status. */
 #define KVP_MASTERS_MAX 32u /* limit of masters in Status, connected and missing masters together */

@@ -103,6 +103,8 @@ struct kvp_master {
     void *match_ctx, *match_data; /* PCRE2's match context and data, for removals by pattern */
     uint32_t match_left; /* number of steps that the running pattern match may still take */
     char note_out[256];
+    kvp_master_audit_t audit_out;
+    char denied[KVP_IDENTITY_WHY_MAX]; /* why a request was refused for its role; used during one step */
 };
 
 #endif

@@ -54,6 +54,7 @@ session_free(kvp_master_t *m, kvp_session_t *s)
     kvp_umap_fini(&s->attempt_ids);
     kvp_recent_fini(&s->recent);
     kvp_buf_fini(&s->out);
+    free(s->who);
     free(s);
 }
 
@@ -102,7 +103,7 @@ strip_session(kvp_master_t *m, kvp_session_t *s)
         else
             m->ctx.st.nodes--;
     }
-    if (is_unfinished || s->is_fence_edge) fence_nodes(m, s, older);
+    if (is_unfinished || s->is_fence_edge || (s->is_revoked && s->role == KVP_ROLE_CLIENT)) fence_nodes(m, s, older);
     m->ctx.st.fences += is_unfinished;
     kvp_stagewaits_end(s);
     kvp_groups_abandon(&m->prot, s);

@@ -252,7 +252,7 @@ kvp_on_explain(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
-    explain_key(m, s->tenant, &msg->key, msg->all_tenants, &e, &reply);
+    explain_key(m, s->tenant, &msg->key, msg->all_tenants && kvp_session_sees_all(s), &e, &reply);
     kvp_ctx_spend(&m->ctx, 1 + (msg->all_tenants ? m->cat.tenants.n : 0));
     out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
     kvp_frame_end(out, at);

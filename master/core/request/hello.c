@@ -21,9 +21,46 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Returns the reason why the peer's identity may not say this Hello, and the error; NULL = it may. */
 static const char *
-hello_refusal(const kvp_master_t *m, const Kvp__Pb__Hello *hello, kvp_err_t *err_out)
+identity_refusal(const kvp_session_t *s, const Kvp__Pb__Hello *hello, kvp_err_t *err_out)
 {
+    const kvp_identity_t *who = s->who;
+    const bool has_name = hello->tenant[0] != '\0';
+
+    *err_out = KVP_DENIED;
+    if (who->err != KVP_OK) {
+        *err_out = who->err;
+        return who->why;
+    }
+    if (hello->role == KVP_ROLE_NODE) {
+        if (who->is_owner) return NULL;
+        if (who->role != KVP_IS_NODE) return "only the role node may lend memory to the pool";
+        return strcmp(who->name, hello->name) == 0 ? NULL : "the identity is of a node with another name";
+    }
+    if (who->role == KVP_MAY_ADMIN || who->role == KVP_MAY_MONITOR) return NULL;
+    if (who->role == KVP_IS_NODE) return has_name ? "a node reads without a tenant" : NULL;
+    if (!kvp_authrole_is_client(who->role)) return "this role is of a daemon, and opens no session";
+    if (has_name && kvp_tenant_id(hello->tenant) != kvp_tenant_id(who->name))
+        return "the identity is of another tenant";
+    return NULL;
+}
+
+/* Sets the tenant of a client to that of its identity, if the client names none. An administrator acts for the tenant
+ * that its Hello names. */
+static const char *
+tenant_of(const kvp_session_t *s, const Kvp__Pb__Hello *hello)
+{
+    const bool is_bound = s->who != NULL && kvp_authrole_is_client(s->who->role);
+
+    return is_bound && hello->tenant[0] == '\0' ? s->who->name : hello->tenant;
+}
+
+static const char *
+hello_refusal(const kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Hello *hello, kvp_err_t *err_out)
+{
+    const char *tenant = tenant_of(s, hello), *why;
+
     *err_out = KVP_VERSION;
     if (hello->version < KVP_PROTO_VERSION_MIN) return "peer is too old for this master";
     if (hello->version_min > KVP_PROTO_VERSION) return "peer is too new for this master";
@@ -31,17 +68,20 @@ hello_refusal(const kvp_master_t *m, const Kvp__Pb__Hello *hello, kvp_err_t *err
     if (hello->version < hello->version_min) return "version below version_min";
     if (hello->role != KVP_ROLE_CLIENT && hello->role != KVP_ROLE_NODE) return "unknown role";
     if (strlen(hello->name) > KVP_NAME_MAX || strlen(hello->host_id) > KVP_NAME_MAX) return "name is too long";
-    if (strlen(hello->tenant) > KVP_TENANT_NAME_MAX) return "the tenant's name is too long";
+    if (strlen(tenant) > KVP_TENANT_NAME_MAX) return "the tenant's name is too long";
     if (hello->role == KVP_ROLE_NODE && hello->name[0] == '\0') return "a node needs a name";
     if (hello->pool_id.len != 0 && (hello->pool_id.len != sizeof m->ctx.conf.pool_id ||
                                     memcmp(hello->pool_id.data, m->ctx.conf.pool_id, sizeof m->ctx.conf.pool_id) != 0))
         return "another pool";
-    if (hello->role == KVP_ROLE_CLIENT && kvp_tenant_is_other(&m->cat, hello->tenant))
+    why = s->who == NULL ? NULL : identity_refusal(s, hello, err_out);
+    if (why != NULL) return why;
+    *err_out = KVP_INVALID;
+    if (hello->role == KVP_ROLE_CLIENT && kvp_tenant_is_other(&m->cat, tenant))
         return "the tenant's name and that of another one in this pool have the same hash: choose another name";
     *err_out = KVP_NOT_LEADER;
     if (m->log.is_resting && !hello->is_state_only) return m->leader[0] == '\0' ? "no master leads" : m->leader;
     *err_out = KVP_LIMIT;
-    if (hello->role == KVP_ROLE_CLIENT && !kvp_tenant_may_open(&m->cat, kvp_tenant_id(hello->tenant)))
+    if (hello->role == KVP_ROLE_CLIENT && !kvp_tenant_may_open(&m->cat, kvp_tenant_id(tenant)))
         return "too many tenants";
     *err_out = KVP_OK;
     return "";
@@ -57,8 +97,11 @@ admit_peer(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Hello *hello)
     snprintf(s->name, sizeof s->name, "%s", hello->name);
     snprintf(s->host_id, sizeof s->host_id, "%s", hello->host_id);
     if (s->role == KVP_ROLE_CLIENT) {
-        s->tenant = kvp_tenant_open(&m->cat, kvp_tenant_id(hello->tenant));
-        kvp_enter_name(m, s->tenant, hello->tenant);
+        const char *tenant = tenant_of(s, hello);
+
+        if (s->who != NULL) s->rights = s->who->role;
+        s->tenant = kvp_tenant_open(&m->cat, kvp_tenant_id(tenant));
+        kvp_enter_name(m, s->tenant, tenant);
         s->born_seq = s->tenant->revoke_seq;
         kvp_list_add_tail(&m->peers.born, &s->born);
         m->ctx.st.clients++;
@@ -85,7 +128,7 @@ kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
     Kvp__Pb__HelloReply reply = KVP__PB__HELLO_REPLY__INIT;
     Kvp__Pb__Hello *hello;
-    char why[KVP_TERM_WHY_MAX];
+    char why[KVP_TERM_WHY_MAX], rights[KVP_IDENTITY_NAME_MAX + KVP_IDENTITY_ID_MAX + 32];
     kvp_pb_t pb;
     kvp_err_t err, named = KVP_NOT_FOUND;
     kvp_buf_t *out;
@@ -96,7 +139,7 @@ kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_session_close(&m->peers, s, "malformed Hello");
         return;
     }
-    reply.detail = (char *)hello_refusal(m, hello, &err);
+    reply.detail = (char *)hello_refusal(m, s, hello, &err);
     if (err == KVP_OK && hello->role == KVP_ROLE_NODE) named = kvp_term_pool_named_by(m, hello->known, why);
     if (named == KVP_OK) {
         kvp_pb_free(&pb, hello);
@@ -115,18 +158,30 @@ kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         reply.incarnation = s->incarnation;
         reply.pool_id = (ProtobufCBinaryData){sizeof m->ctx.conf.pool_id, m->ctx.conf.pool_id};
         reply.digest_seed = m->ctx.conf.digest_seed;
-        reply.host_id = m->host_id;
-        reply.unix_path = m->unix_path;
+        if (s->who != NULL) {
+            snprintf(rights, sizeof rights, "%s %s", kvp_authrole_name(s->who->role), s->who->id);
+            reply.rights = rights;
+            reply.tenant = s->tenant == NULL ? s->who->name : s->tenant->name;
+        }
         reply.heartbeat_ms = KVP_HEARTBEAT_MS;
         reply.session_ttl_ms = (uint32_t)(m->ctx.conf.session_ttl_ns / KVP_MS(1));
         reply.lease_ttl_ms = (uint32_t)(m->ctx.conf.lease_ns / KVP_MS(1));
     }
+    if (err == KVP_OK || err == KVP_DENIED) { /* a process of this host may prove who it is on the Unix socket */
+        reply.host_id = m->host_id;
+        reply.unix_path = m->unix_path;
+    }
+    /* a process of this host that has shown nothing yet goes on to the Unix socket: no line of the audit */
+    const bool goes_on =
+        err == KVP_DENIED && s->who->proof == KVP_BY_NOTHING && strcmp(hello->host_id, m->host_id) == 0;
+    if ((err == KVP_DENIED || err == KVP_EXPIRED) && !goes_on)
+        kvp_session_audit(&m->peers, s, KVP_OP_HELLO, err, reply.detail);
     out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
     kvp_frame_end(out, at);
     if (named == KVP_LIMIT)
         kvp_session_shut(s); /* kvp_term_refuse has logged the reason */
-    else if (err == KVP_NOT_LEADER)
-        kvp_session_shut(s); /* NOT_LEADER is not logged: clients may ask all masters */
+    else if (err == KVP_NOT_LEADER || err == KVP_DENIED || err == KVP_EXPIRED)
+        kvp_session_shut(s); /* NOT_LEADER is not logged: clients may ask all masters; the audit has the others */
     else if (err != KVP_OK)
         kvp_session_close(&m->peers, s, reply.detail);
     kvp_pb_free(&pb, hello);

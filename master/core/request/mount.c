@@ -257,6 +257,18 @@ is_used_memory(kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Mount *ms
     return g != NULL || !m->base.is_relied_on;
 }
 
+/* Returns true if the identity may mount memory of this name: the node's own name, with "/ssd" after it for a tier. */
+static bool
+is_own_name(const kvp_session_t *s, const Kvp__Pb__Mount *msg)
+{
+    const kvp_identity_t *who = s->who;
+    const size_t n = who == NULL ? 0 : strlen(who->name);
+
+    if (who == NULL || who->is_owner) return true;
+    if (strncmp(msg->name, who->name, n) != 0) return false;
+    return msg->name[n] == '\0' || (msg->is_tier && strcmp(msg->name + n, "/ssd") == 0);
+}
+
 void
 kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -275,6 +287,11 @@ kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     why = mount_refusal(msg);
     if (why != NULL) reply.err = KVP_INVALID;
+    if (why == NULL && !is_own_name(s, msg)) {
+        reply.err = KVP_DENIED;
+        why = "the identity is of a node with another name";
+        kvp_session_audit(&m->peers, s, KVP_OP_MOUNT, reply.err, why);
+    }
     if (why == NULL && (msg->term > m->ctx.term || is_of_a_twin(m, msg)) && KVP_RULE(TERM_CHECK)) {
         reply.err =
             is_used_memory(m, s, msg) ? kvp_term_raise(m, msg->term, refused) : kvp_term_refuse(m, msg->term, refused);
@@ -389,7 +406,9 @@ kvp_on_segments(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
             break;
         }
         list[reply.n_segments] = &infos[reply.n_segments];
-        describe_segment(g, m->log.is_resting, list[reply.n_segments++]);
+        describe_segment(g, m->log.is_resting, list[reply.n_segments]);
+        if (!kvp_session_sees_all(s)) list[reply.n_segments]->used_bytes = list[reply.n_segments]->objects = 0;
+        reply.n_segments++;
     }
     reply.segments = list;
     reply.term = m->ctx.term;

@@ -416,6 +416,12 @@ kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
+    if (msg->is_all && s->rights != KVP_MAY_ADMIN) {
+        kvp_session_audit(&m->peers, s, KVP_OP_REMOVE_MANY, KVP_DENIED, "to remove all needs the role admin");
+        kvp_reply_plain(&m->peers, s, &f->hdr, KVP_DENIED, "to remove all needs the role admin");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
     if (refuse_early(m, s, f)) {
         kvp_pb_free(&pb, msg);
         return;

@@ -156,6 +156,10 @@ add_curves(const kvp_master_t *m, const kvp_session_t *s, bool all_tenants, told
 {
     const kvp_asks_t *asks = &m->cat.asks;
 
+    if (!kvp_session_sees_all(s)) {
+        if (s->tenant != NULL) add_curve(t, name_of(s->tenant), kvp_asks_curve(&m->cat, s->tenant), reply);
+        return;
+    }
     add_curve(t, "", asks->curve, reply);
     if (!all_tenants && s->tenant != NULL && kvp_asks_curve(&m->cat, s->tenant) != asks->curve)
         add_curve(t, name_of(s->tenant), kvp_asks_curve(&m->cat, s->tenant), reply);
@@ -164,6 +168,18 @@ add_curves(const kvp_master_t *m, const kvp_session_t *s, bool all_tenants, told
 
         if (tenant != NULL) add_curve(t, name_of(tenant), asks->tenants[i].curve, reply);
     }
+}
+
+/* Removes the figures of other tenants, and of the whole pool, from the answer for a tenant. */
+static void
+hide_others(const kvp_session_t *s, Kvp__Pb__StatusReply *reply)
+{
+    reply->n_counters = reply->n_wrong = 0;
+    reply->asked = NULL;
+    reply->attempts = reply->clients = 0;
+    reply->quarantine_bytes = reply->held_bytes = reply->reserved_bytes = reply->memory_bytes = 0;
+    reply->objects = s->tenant == NULL ? 0 : s->tenant->objects;
+    reply->used_bytes = s->tenant == NULL ? 0 : s->tenant->used_bytes;
 }
 
 void
@@ -236,6 +252,7 @@ kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         reply.tenants = &tenants;
         reply.n_tenants = 1;
     }
+    if (!kvp_session_sees_all(s)) hide_others(s, &reply);
     out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
     kvp_frame_end(out, at);
 }

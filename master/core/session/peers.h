@@ -26,6 +26,7 @@ typedef struct kvp_sessions {
     kvp_ptab_t sessions;
     kvp_umap_t by_conn, by_incarnation; /* connection or incarnation -> number in `sessions` */
     kvp_list_t seen, born, dirty;
+    kvp_master_audit_t audit; /* the latest refusal or destructive request, for the shell; conn 0 = none */
     kvp_buf_t unwanted; /* the replies to one-way requests of peers are built here, and never sent */
     uint64_t incarnation_seq, request_seq;
 

@@ -16,6 +16,8 @@
 #include "proto/pb.h"
 #include "proto/wire.h"
 
+#include <stdio.h>
+
 uint64_t
 kvp_incarnation_make(const kvp_sessions_t *peers, uint64_t seq)
 {
@@ -36,6 +38,7 @@ kvp_session_open(kvp_sessions_t *peers, uint64_t conn)
     kvp_session_t *s = kvp_core_alloc(1, sizeof *s);
 
     s->conn = conn;
+    s->rights = KVP_MAY_ADMIN;
     s->seen_ns = peers->ctx->now_ns;
     s->stall_seen_ns = peers->ctx->stall_ns;
     s->number = kvp_ptab_add(&peers->sessions, s);
@@ -82,6 +85,15 @@ kvp_session_close(kvp_sessions_t *peers, kvp_session_t *s, const char *why)
     peers->ctx->st.protocol_errors++;
     kvp_session_shut(s);
     kvp_session_dirty(peers, s);
+}
+
+void
+kvp_session_audit(kvp_sessions_t *peers, const kvp_session_t *s, uint8_t opcode, kvp_err_t err, const char *why)
+{
+    if (s->who == NULL) return;
+    peers->audit = (kvp_master_audit_t){.conn = s->conn, .opcode = opcode, .err = err};
+    snprintf(peers->audit.tenant, sizeof peers->audit.tenant, "%s", s->tenant == NULL ? s->who->name : s->tenant->name);
+    snprintf(peers->audit.why, sizeof peers->audit.why, "%s", why);
 }
 
 void

@@ -5,6 +5,7 @@
 
 #include "common/buf.h"
 #include "common/list.h"
+#include "common/trust/identity.h"
 #include "master/core/session/peers.h"
 #include "master/core/base/heap.h"
 #include "master/core/base/recent.h"
@@ -58,11 +59,14 @@ struct kvp_session {
     /* flag: nodes refuse the incarnations directly above this client's; its end must extend the refused range */
     bool is_fence_edge;
     bool is_state_only; /* flag: the peer may only ask for the master's state */
+    bool is_revoked; /* flag: the session was ended by an administrator: all nodes end its attachments */
     bool is_drained; /* flag: the client said with Bye that none of its writes is in progress */
     kvp_session_life_t life;
     char name[KVP_NAME_MAX + 1];
     char host_id[KVP_NAME_MAX + 1];
     kvp_tenant_t *tenant; /* tenant of a client */
+    kvp_identity_t *who; /* identity of the peer; NULL = this master asks for none */
+    kvp_authrole_t rights; /* role of a client by which its requests are allowed; KVP_MAY_ADMIN without an identity */
     kvp_lease_t *lease; /* the client's location lease; NULL = it may not read from cached locations */
     uint64_t born_seq; /* number of the tenant's last revocation when the client sent Hello */
 };
@@ -80,6 +84,15 @@ kvp_session_shut(kvp_session_t *s)
 /* kvp_session_is_silent returns true if the client sent no frame for KVP_WRITER_SILENT_MS. */
 bool kvp_session_is_silent(const kvp_sessions_t *peers, const kvp_session_t *s);
 void kvp_session_dirty(kvp_sessions_t *peers, kvp_session_t *s);
+/* kvp_session_sees_all returns true if the peer may see the figures of all tenants. */
+static inline bool
+kvp_session_sees_all(const kvp_session_t *s)
+{
+    return s->rights == KVP_MAY_MONITOR || s->rights == KVP_MAY_ADMIN;
+}
+/* kvp_session_audit reports a refusal (err), or an allowed request that destroys something (OK), to the shell. why is
+ * static text, or text of the session. */
+void kvp_session_audit(kvp_sessions_t *peers, const kvp_session_t *s, uint8_t opcode, kvp_err_t err, const char *why);
 /* kvp_reply_begin begins the answer to `ask` and returns the buffer for the rest of the answer; kvp_frame_end(buffer,
  * *at_out) ends it. The answer to a one-way request is dropped. */
 kvp_buf_t *kvp_reply_begin(kvp_sessions_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask, const void *msg,

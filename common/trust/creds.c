@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/trust/creds.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define WHY_SHORT 64u
+
+static kvp_err_t
+read_token(int fd, char *token_out, size_t *len_out, char *why_out)
+{
+    char text[KVP_CREDS_TOKEN_MAX + 2];
+    struct stat st;
+    ssize_t n;
+
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        snprintf(why_out, WHY_SHORT, "not a file");
+        return KVP_INVALID;
+    }
+    if ((st.st_mode & (S_IRGRP | S_IROTH | S_IWGRP | S_IWOTH)) != 0 && st.st_uid == geteuid()) {
+        snprintf(why_out, WHY_SHORT, "other users may read it: chmod 600");
+        return KVP_INVALID;
+    }
+    n = read(fd, text, sizeof text - 1);
+    text[n > 0 ? n : 0] = '\0';
+    *len_out = strcspn(text, "\r\n");
+    if (*len_out == 0 || *len_out > KVP_CREDS_TOKEN_MAX || strncmp(text, "kvp_", 4) != 0) {
+        snprintf(why_out, WHY_SHORT, "its first line is not a token (kvp_ and 43 characters)");
+        *len_out = 0;
+        return KVP_INVALID;
+    }
+    memcpy(token_out, text, *len_out);
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_creds_token(bool is_protected, char token_out[KVP_CREDS_TOKEN_MAX], size_t *len_out, char *why_out)
+{
+    const char *path = getenv("KVPOOL_TOKEN_FILE"), *plain = getenv("KVPOOL_INSECURE_TOKENS");
+    char why[WHY_SHORT];
+    kvp_err_t err;
+    int fd;
+
+    *len_out = 0;
+    if (path == NULL || path[0] == '\0') return KVP_OK;
+    if (!is_protected && (plain == NULL || strcmp(plain, "yes") != 0)) return KVP_OK;
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+        snprintf(why_out, KVP_CREDS_WHY_MAX, "KVPOOL_TOKEN_FILE: cannot open %.80s: %.60s", path, strerror(errno));
+        return KVP_INVALID;
+    }
+    err = read_token(fd, token_out, len_out, why);
+    close(fd);
+    if (err != KVP_OK) snprintf(why_out, KVP_CREDS_WHY_MAX, "KVPOOL_TOKEN_FILE: %.80s: %.60s", path, why);
+    return err;
+}
+
+kvp_err_t
+kvp_creds_set(const char *token_file)
+{
+    return token_file == NULL || setenv("KVPOOL_TOKEN_FILE", token_file, 1) == 0 ? KVP_OK : KVP_NOMEM;
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Identities of the server's connections (ADR 0051): found at a connection's first HELLO, FOLLOW or SWITCH, kept with
+ * the connection, checked again while the connection is open, and written to the audit. The core decides what a role
+ * may ask; FOLLOW and SWITCH, which the core does not know, are decided here. */
+#include "master/shell/server_priv.h"
+
+#include "proto/kvpool.pb-c.h"
+
+#include <stdlib.h>
+
+#define CHECKS_A_SWEEP 8192u /* connections whose identity is checked in one sweep, twice a second */
+
+static const char *const op_names[256] = {
+    [KVP_OP_HELLO] = "HELLO",
+    [KVP_OP_FOLLOW] = "FOLLOW",
+    [KVP_OP_SWITCH] = "SWITCH",
+    [KVP_OP_PUT_BEGIN] = "PUT_BEGIN",
+    [KVP_OP_PUT_COMMIT] = "PUT_COMMIT",
+    [KVP_OP_PUT_ABORT] = "PUT_ABORT",
+    [KVP_OP_GET] = "GET",
+    [KVP_OP_EXISTS] = "EXISTS",
+    [KVP_OP_LOOKUP] = "LOOKUP",
+    [KVP_OP_RELEASE] = "RELEASE",
+    [KVP_OP_REMOVE] = "REMOVE",
+    [KVP_OP_REMOVE_MANY] = "REMOVE_MANY",
+    [KVP_OP_USED] = "USED",
+    [KVP_OP_BUMP] = "BUMP",
+    [KVP_OP_PRESENT] = "PRESENT",
+    [KVP_OP_LIST] = "LIST",
+    [KVP_OP_SNAPSHOT] = "SNAPSHOT",
+    [KVP_OP_EXPLAIN] = "EXPLAIN",
+    [KVP_OP_MOUNT] = "MOUNT",
+    [KVP_OP_UNMOUNT] = "UNMOUNT",
+};
+
+static void
+write_audit(kvp_server_conn_t *conn, uint8_t opcode, const char *tenant, kvp_err_t err, const char *why)
+{
+    const char *name = op_names[opcode];
+    char from[KVP_PEER_TEXT_MAX] = "none", number[8];
+    uv_os_fd_t fd;
+
+    if (uv_fileno(&conn->uv.handle, &fd) == 0) kvp_peer_text(fd, from);
+    snprintf(number, sizeof number, "%u", opcode);
+    kvp_authn_audit(conn->server->conf.authn, conn->who, from, name == NULL ? number : name, tenant, err, why);
+}
+
+void
+kvp_server_note_audit(kvp_server_t *server, const kvp_master_audit_t *audit)
+{
+    kvp_server_conn_t *conn = kvp_server_find_conn(server, audit->conn);
+
+    if (conn != NULL && server->conf.authn != NULL)
+        write_audit(conn, audit->opcode, audit->tenant, audit->err, audit->why);
+}
+
+/* Finds the identity of the peer that sent the token, and keeps it with the connection. */
+static bool
+find_identity(kvp_server_conn_t *conn, const ProtobufCBinaryData *token)
+{
+    uv_os_fd_t fd;
+
+    conn->who = calloc(1, sizeof *conn->who);
+    if (conn->who == NULL || uv_fileno(&conn->uv.handle, &fd) != 0) {
+        kvp_server_close_conn(conn);
+        return false;
+    }
+    kvp_authn_find(conn->server->conf.authn, fd, token->data, token->len, conn->who);
+    return true;
+}
+
+static void
+refuse_conn(kvp_server_conn_t *conn, const kvp_frame_t *frame, kvp_err_t err, const char *why)
+{
+    Kvp__Pb__Reply msg = KVP__PB__REPLY__INIT;
+    kvp_buf_t out;
+
+    write_audit(conn, frame->hdr.opcode, conn->who->name, err, why);
+    msg.err = err; /* the answers to FOLLOW and SWITCH begin with these fields, too */
+    msg.detail = (char *)why;
+    kvp_buf_init(&out, 0);
+    kvp_pb_frame(&out, frame->hdr.opcode, KVP_FRAME_REPLY, frame->hdr.request_id, &msg.base, NULL, 0);
+    kvp_server_queue_output(conn, &out);
+    kvp_buf_fini(&out);
+    kvp_list_del(&conn->deadline_link);
+    conn->owner = KVP_CONN_OF_NOBODY;
+    kvp_server_end_conn(conn);
+    kvp_server_mark_unsent(conn);
+}
+
+/* Decides about FOLLOW and SWITCH. */
+static bool
+may_begin(kvp_server_conn_t *conn, const kvp_frame_t *frame)
+{
+    const kvp_identity_t *who = conn->who;
+    const bool is_admin = who->role == KVP_MAY_ADMIN;
+
+    if (who->err != KVP_OK)
+        refuse_conn(conn, frame, who->err, who->why);
+    else if (frame->hdr.opcode == KVP_OP_FOLLOW && !is_admin && who->role != KVP_IS_MASTER)
+        refuse_conn(conn, frame, KVP_DENIED, "to follow the log needs the role master");
+    else if (frame->hdr.opcode == KVP_OP_SWITCH && !is_admin)
+        refuse_conn(conn, frame, KVP_DENIED, "to switch masters needs the role admin");
+    else
+        return true;
+    return false;
+}
+
+bool
+kvp_server_authenticate(kvp_server_conn_t *conn, const kvp_frame_t *frame)
+{
+    const bool is_hello = frame->hdr.opcode == KVP_OP_HELLO, is_follow = frame->hdr.opcode == KVP_OP_FOLLOW;
+    const ProtobufCMessageDescriptor *kind = is_hello    ? &kvp__pb__hello__descriptor
+                                             : is_follow ? &kvp__pb__follow__descriptor
+                                                         : &kvp__pb__switch__descriptor;
+    const ProtobufCBinaryData *token;
+    kvp_pb_t pb;
+    void *msg;
+
+    if (conn->who != NULL || (!is_hello && !is_follow && frame->hdr.opcode != KVP_OP_SWITCH)) return true;
+    msg = kvp_pb_unpack(&pb, kind, frame);
+    if (msg == NULL) return is_hello; /* the core has the error of a malformed HELLO */
+    token = is_hello    ? &((Kvp__Pb__Hello *)msg)->token
+            : is_follow ? &((Kvp__Pb__Follow *)msg)->token
+                        : &((Kvp__Pb__Switch *)msg)->token;
+    const bool has_identity = find_identity(conn, token);
+    kvp_pb_free(&pb, msg);
+    if (!has_identity) return false;
+    if (!is_hello) return may_begin(conn, frame);
+    if (conn->owner == KVP_CONN_OF_CORE)
+        kvp_master_on_identity(conn->server->master, conn->id, conn->who, kvp_server_begin(conn->server));
+    return true;
+}
+
+/* Ends the connection of an identity that is not valid any more. */
+static void
+revoke_conn(kvp_server_conn_t *conn, const char *why)
+{
+    write_audit(conn, KVP_OP_HELLO, conn->who->name, KVP_DENIED, why);
+    conn->server->stats.revoked++;
+    if (conn->owner == KVP_CONN_OF_CORE) kvp_master_revoke(conn->server->master, conn->id);
+    kvp_server_close_conn(conn);
+}
+
+void
+kvp_server_check_identities(kvp_server_t *server)
+{
+    kvp_authn_t *authn = server->conf.authn;
+
+    if (authn == NULL) return;
+    kvp_authn_refresh(authn, server->uv);
+    for (uint32_t i = 0; i < kvp_min_u64(CHECKS_A_SWEEP, server->slot_cap); i++) {
+        server->check_slot = (server->check_slot + 1) % server->slot_cap;
+        kvp_server_conn_t *conn = server->slots[server->check_slot].conn;
+        const char *why = conn == NULL || conn->who == NULL || conn->end != KVP_CONN_OPEN
+                              ? NULL
+                              : kvp_authn_is_valid(authn, conn->who);
+
+        if (why != NULL) revoke_conn(conn, why);
+    }
+}

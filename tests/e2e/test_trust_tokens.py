@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens and roles at the master (docs/adr/0051-identities.md): each attack is refused, is in the audit once with its cause, and the pool
+serves on."""
+import os
+import pathlib
+import re
+import time
+
+import pytest
+
+import rawwire as w
+from conftest import wait_until
+from trusted import DENIED, EXPIRED, FOLLOW, SNAPSHOT, SWITCH, Trusted, hello
+
+
+@pytest.fixture
+def pool(bench):
+    return Trusted(bench)
+
+
+def refused(at, data, err):
+    with w.Raw(at) as raw:
+        answer = raw.call(data)
+        assert answer is not None and answer.err == err, answer and (answer.err, answer.detail)
+        assert answer.detail
+        assert raw.is_closed()
+
+
+def test_a_client_without_a_token_is_refused_on_tcp(pool):
+    pool.attack("what=HELLO result=DENIED.*no token", lambda: refused(pool.master.listen, hello(), DENIED))
+
+
+def test_an_unknown_token_is_refused(pool):
+    pool.attack("result=DENIED.*unknown", lambda: refused(pool.unix, hello(b"kvp_" + b"A" * 43), DENIED))
+
+
+def test_a_token_that_has_ended_is_refused(pool):
+    token = pool.token("t-short", "reader", "acme", ttl="1s")
+    pool.master.wait_log('read again"? tokens=2')
+
+    def has_ended():
+        with w.Raw(pool.unix) as raw:
+            return raw.call(hello(token)).err == EXPIRED
+
+    wait_until(has_ended)
+    pool.attack("t-short.*result=EXPIRED", lambda: refused(pool.unix, hello(token), EXPIRED))
+
+
+def test_a_deleted_token_ends_its_sessions_within_ten_seconds(pool):
+    token = pool.token("t-gone", "reader", "acme")
+    pool.master.wait_log('read again"? tokens=2')
+
+    def use_until_deleted():
+        with w.Raw(pool.unix) as raw:
+            assert raw.call(hello(token)).err == w.OK
+            began = time.monotonic()
+            pool.delete("t-gone")
+            assert raw.is_closed(10)
+            assert time.monotonic() - began < 10
+        refused(pool.unix, hello(token), DENIED)
+
+    pool.attack("t-gone.*deleted", use_until_deleted)
+
+
+def test_a_revoked_client_is_fenced_at_the_nodes(pool):
+    token = pool.token("t-fenced", "writer", "acme")
+    pool.master.wait_log('read again"? tokens=2')
+    node = pool.bench.node(pool.master, "n2", "64MiB", "--http", "127.0.0.1:0")
+
+    def fences():
+        return int(re.search(r"^kvpool_node_fences_total (\d+)", node.http_get("/metrics")[1], re.M)[1])
+
+    before = fences()
+    with w.Raw(pool.unix) as raw:
+        assert raw.call(hello(token)).err == w.OK
+        pool.delete("t-fenced")
+        assert raw.is_closed(10)
+    wait_until(lambda: fences() > before)
+
+
+def test_another_tenant_in_hello_is_refused(pool):
+    token = (pool.home / "t-writer.token").read_bytes().strip()
+    pool.attack("t-writer.*another tenant", lambda: refused(pool.unix, hello(token, tenant="victim"), DENIED))
+
+
+def test_a_token_of_64_kib_is_refused(pool):
+    def send():
+        with w.Raw(pool.unix) as raw:
+            raw.send(hello(b"k" * 60000))
+            assert raw.is_closed()
+        refused(pool.unix, hello(b"k" * 8192), DENIED)
+
+    pool.attack("result=DENIED.*not a token", send)
+
+
+def test_a_token_on_a_plain_connection_is_not_looked_up(pool):
+    token = (pool.home / "t-writer.token").read_bytes().strip()
+    pool.attack('who=("")? role=none.*not encrypted', lambda: refused(pool.master.listen, hello(token), DENIED))
+
+
+def test_a_token_on_a_plain_connection_is_accepted_if_told(bench):
+    pool = Trusted(bench, "--insecure-tokens")
+    token = (pool.home / "t-writer.token").read_bytes().strip()
+    with w.Raw(pool.master.listen) as raw:
+        answer = raw.call(hello(token))
+        assert answer.err == w.OK
+        assert answer.fields[16] == b"acme" and answer.fields[17] == b"writer t-writer"
+
+
+@pytest.fixture
+def reader(pool):
+    token = pool.token("t-reader", "reader", "acme")
+    pool.master.wait_log('read again"? tokens=2')
+    return token
+
+
+@pytest.mark.parametrize("opcode, name", [(FOLLOW, "FOLLOW"), (SWITCH, "SWITCH")])
+def test_a_reader_may_not_follow_or_switch(pool, reader, opcode, name):
+    ask = w.frame(opcode, w.pack((1, 1), (13, reader)) if opcode == SWITCH else w.pack((1, 1), (2, 1), (3, "x"), (13, reader)))
+    pool.attack(f"t-reader.*what={name} result=DENIED", lambda: refused(pool.unix, ask, DENIED))
+
+
+def test_nodes_do_not_follow(pool):
+    token = pool.token("t-node", "node", name="n2")
+    pool.master.wait_log('read again"? tokens=2')
+    ask = w.frame(FOLLOW, w.pack((1, 1), (2, 1), (3, "x"), (13, token)))
+    pool.attack("t-node.*what=FOLLOW result=DENIED", lambda: refused(pool.unix, ask, DENIED))
+
+
+@pytest.mark.parametrize("role, opcode, head, cause", [
+    ("reader", SNAPSHOT, w.pack(), "needs the role admin"),
+    ("reader", w.PUT_BEGIN, w.pack((1, 1)), "needs the role writer"),
+    ("reader", w.REMOVE, w.pack((1, 1)), "needs the role writer"),
+    ("writer", w.BUMP, w.pack((2, 1)), "needs the role admin"),
+    ("writer", w.REMOVE_MANY, w.pack((4, 1)), "needs the role admin"),
+    ("monitor", w.LIST, w.pack(), "needs the role reader"),
+])
+def test_a_role_may_not_ask_more_than_its_own(pool, role, opcode, head, cause):
+    token = pool.token("t-role", role, "acme")
+    pool.master.wait_log('read again"? tokens=2')
+
+    def ask():
+        with w.Raw(pool.unix) as raw:
+            assert raw.call(hello(token)).err == w.OK
+            answer = raw.call(w.frame(opcode, head))
+            assert answer.err == DENIED and cause in answer.detail
+            assert raw.call(w.frame(w.STATUS)).opcode == w.STATUS  # the connection stays
+
+    pool.attack(f"t-role.*result=DENIED.*{cause}", ask)
+
+
+def test_a_client_may_not_be_a_node(pool, reader):
+    pool.attack("t-reader.*only the role node", lambda: refused(pool.unix, hello(reader, role=w.NODE, name="n9"), DENIED))
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_node_may_not_take_the_name_of_another(pool, is_away):
+    token = pool.token("t-thief", "node", name="thief")
+    pool.master.wait_log('read again"? tokens=2')
+    if is_away:
+        pool.add = pool.bench.node(pool.master, "n2")
+        pool.node.freeze()
+
+    def mount():
+        refused(pool.unix, hello(token, role=w.NODE, name="n1"), DENIED)
+        with w.Raw(pool.unix) as raw:
+            assert raw.call(hello(token, role=w.NODE, name="thief")).err == w.OK
+            answer = raw.call(w.frame(w.MOUNT, w.pack((1, "n1"), (2, os.urandom(16)), (3, w.Fixed(1)), (4, 1 << 20), (5, 1 << 20), (6, "127.0.0.1:1"))))
+            assert answer.err == DENIED, (answer.err, answer.detail)
+
+    try:
+        before = pool.audits
+        mount()
+        pool.audit("t-thief.*what=MOUNT result=DENIED")
+        assert pool.audits > before
+    finally:
+        if is_away:
+            pool.node.thaw()
+    pool.still_serves()
+
+
+def test_hello_twice_does_not_change_the_tenant(pool, reader):
+    with w.Raw(pool.unix) as raw:
+        assert raw.call(hello(reader)).err == w.OK
+        assert raw.call(hello(reader, tenant="victim")).err == -16  # NOTSUP: a session has one Hello
+        assert raw.call(w.frame(w.STATUS)).opcode == w.STATUS
+    pool.still_serves()
+
+
+def test_frames_of_one_session_do_nothing_in_another(pool, reader):
+    writer = (pool.home / "t-writer.token").read_bytes().strip()
+    bump = w.frame(w.BUMP, w.pack((2, 1)))
+    with w.Raw(pool.unix) as a, w.Raw(pool.unix) as b:
+        assert a.call(hello(writer)).err == w.OK
+        recorded = w.frame(w.HEARTBEAT, w.pack((1, w.Fixed(a.call(hello(writer)).request_id))))
+        assert b.call(hello(reader)).err == w.OK
+        assert b.call(recorded).err == w.FENCED
+        assert b.call(bump).err == DENIED
+    pool.still_serves()
+
+
+def test_a_bad_token_file_leaves_the_tokens_before_in_force(pool):
+    before = pool.file.read_text()
+    pool.file.write_text(before + "not a line\n")
+    pool.master.wait_log("token file is not valid")
+    pool.still_serves()
+
+
+def test_the_role_of_a_user_is_that_of_its_line(bench):
+    """With a line for the own user, this user is no administrator any more."""
+    pool = Trusted(bench, "--map-uid", f"{os.geteuid()}=monitor:acme", nodes=False)
+    as_user = pool.bench.run("kvpool", "whoami", "--master", pool.master.listen, "--json").json
+    assert as_user == {"role": "monitor", "id": f"uid:{os.geteuid()}", "tenant": "acme"}
+    assert pool.bench.run("kvpool", "rm", "--all", "--master", pool.master.listen).rc == 1
+
+
+def test_whoami_shows_role_and_tenant(pool):
+    assert pool.kvpool("whoami", "--json").json == {"role": "writer", "id": "t-writer", "tenant": "acme"}
+    as_owner = pool.bench.run("kvpool", "whoami", "--master", pool.master.listen, "--json").json
+    assert as_owner["role"] == "admin" and as_owner["id"] == f"uid:{os.geteuid()}"
+
+
+def test_the_tenant_is_that_of_the_token(pool):
+    """A client that names no tenant works with the tenant of its token; another tenant does not see its keys."""
+    pool.token("t-other", "writer", "other")
+    pool.master.wait_log('read again"? tokens=2')
+    assert pool.kvpool("put", "key", stdin=b"acme's").rc == 0
+    assert pool.kvpool("get", "key").out == b"acme's"
+    assert pool.kvpool("get", "key", env=pool.env("t-other")).rc == 1
+    assert pool.kvpool("get", "key", "--tenant", "acme").out == b"acme's"
+    denied = pool.kvpool("get", "key", "--tenant", "other")
+    assert denied.rc == 1 and "another tenant" in denied.err, denied
+
+
+def test_a_tenant_sees_its_own_figures_only(pool):
+    pool.token("t-other", "writer", "other")
+    pool.master.wait_log('read again"? tokens=2')
+    assert pool.kvpool("put", "key", stdin=b"x" * 100000).rc == 0
+    stat = pool.kvpool("stat", "--json", env=pool.env("t-other")).json
+    assert stat["pool"]["objects"] == 0 and stat["pool"]["counters"] == {}
+    assert all(s["objects"] == 0 and s["used_bytes"] == 0 for s in stat["segments"])
+    own = pool.kvpool("stat", "--json").json
+    assert own["pool"]["objects"] == 1
+
+
+def test_a_token_file_that_others_may_read_is_refused(pool):
+    (pool.home / "t-writer.token").chmod(0o644)
+    got = pool.kvpool("get", "key")
+    assert got.rc != 0 and "chmod 600" in got.err, got
+
+
+def test_a_bad_token_file_at_the_start_names_its_line(bench):
+    path = pathlib.Path(bench.home) / "bad"
+    path.write_text("# a comment\nabc id reader acme never\n")
+    master = bench.start("master", "kvpool-master", "--listen", "127.0.0.1:0", "--http", "none", "--data-dir", "none",
+                         "--tokens", str(path), ready=False)
+    master.wait_log("line 2: the first field is not a SHA-256")
+    wait_until(lambda: not master.is_running())
+    bench.daemons.remove(master)

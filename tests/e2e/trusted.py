@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pool whose master asks for identities, for the tests of trust: tokens of each role, raw frames with them, and what an honest client
+still gets after an attack."""
+import os
+import pathlib
+import re
+
+import rawwire as w
+from conftest import wait_until
+
+DENIED, EXPIRED = -38, -39
+WATCH, FOLLOW, SWITCH = 4, 5, 8
+SNAPSHOT = 31
+GROWTH_MAX = 4 << 20
+
+
+def rss(pid):
+    with open(f"/proc/{pid}/statm", encoding="ascii") as f:
+        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def hello(token=b"", tenant="", name="raw", role=w.CLIENT, host_id="raw-host"):
+    fields = [(1, 1), (2, 1), (4, role), (5, name), (6, host_id)]
+    if tenant:
+        fields.append((10, tenant))
+    if token:
+        fields.append((13, token))
+    return w.frame(w.HELLO, w.pack(*fields))
+
+
+class Trusted:
+    """master: the daemon; file: its token file; honest: the environment of a client with a writer's token of the tenant acme."""
+
+    def __init__(self, bench, *master_args, nodes=True):
+        self.bench, self.home = bench, pathlib.Path(bench.home)
+        self.file = self.home / "tokens"
+        self.file.touch(0o600)
+        self.token("t-writer", "writer", "acme")
+        self.master = bench.master("--tokens", str(self.file), *master_args)
+        self.node = bench.node(self.master, "n1") if nodes else None
+        self.unix = self.master.unix
+        self.honest = self.env("t-writer")
+        self.audits = 0
+
+    def token(self, ident, role, tenant=None, name=None, ttl=None):
+        """Makes a token and a file of it; returns its text."""
+        args = ["--file", str(self.file), "--role", role, "--id", ident]
+        args += ["--tenant", tenant] if tenant else []
+        args += ["--name", name] if name else []
+        args += ["--ttl", ttl] if ttl else []
+        made = self.bench.run("kvpool", "token", "create", *args)
+        assert made.rc == 0, made
+        path = self.home / f"{ident}.token"
+        path.write_bytes(made.out)
+        path.chmod(0o600)
+        return made.out.strip()
+
+    def env(self, ident, **extra):
+        return {"KVPOOL_TOKEN_FILE": str(self.home / f"{ident}.token"), **extra}
+
+    def delete(self, ident):
+        lines = self.file.read_text().splitlines(keepends=True)
+        self.file.write_text("".join(line for line in lines if f" {ident} " not in line))
+
+    def kvpool(self, *args, env=None, stdin=b""):
+        return self.bench.run("kvpool", args[0], "--master", self.master.listen, *args[1:], env=env or self.honest, stdin=stdin)
+
+    def audit(self, pattern):
+        """Waits for a line of the audit that has not been seen before."""
+        def found():
+            lines = [line for line in self.master.log().splitlines() if "part=audit " in line]
+            return [line for line in lines[self.audits:] if re.search(pattern, line)]
+        wait_until(found, what=f"audit {pattern}")
+        self.audits = sum("part=audit " in line for line in self.master.log().splitlines())
+
+    def still_serves(self):
+        assert self.kvpool("put", "honest", stdin=b"bytes").rc == 0
+        got = self.kvpool("get", "honest")
+        assert got.rc == 0 and got.out == b"bytes", got
+        assert self.kvpool("stat").rc == 0
+
+    def attack(self, cause, fn):
+        """Runs the attack, finds its cause in the audit, and sees that the pool serves and has not grown."""
+        before = rss(self.master.pid)
+        fn()
+        self.audit(cause)
+        self.still_serves()
+        assert rss(self.master.pid) - before < GROWTH_MAX
