@@ -117,7 +117,15 @@
     X(OLDEST_OPEN, "OLDEST does not pass the beginning of an unfinished attempt")                                      \
     X(OLDEST_KNOWN, "after a take-over no object is adopted that the log would have")                                  \
     X(LACK_ADOPTED, "after a take-over objects that the log lacks are adopted")                                        \
-    X(LACK_RETIRES, "orders to retire wait until the node has reported its objects")
+    X(LACK_RETIRES, "orders to retire wait until the node has reported its objects")                                   \
+    X(COPY_VERSION, "a copy counts only for its own version")                                                          \
+    X(COPY_ANSWERED, "a copy is served only after its node has sealed it")                                             \
+    X(COPY_REMOVED, "a removal waits until the copy being made is unreadable, too")                                    \
+    X(LEAVING_SYNCED, "the source is dropped only after the record that names the target is synced")                   \
+    X(LEAVING_TICKETS, "the source is dropped only after the tickets that were taken before have ended")               \
+    X(LEAVING_LAST, "the source is dropped only while another copy is served")                                         \
+    X(DRAIN_LOGGED, "a draining node is draining for the next master, too")                                            \
+    X(DRAIN_NO_PUTS, "nothing new is placed on a draining node")
 
 /* Rules of the RDMA transport. The tests run the transport against a model of the network adapter. */
 #define KVP_RDMA_RULES(X)                                                                                              \

@@ -48,7 +48,7 @@ static const char *const kinds[] = {
     [KVP_JREC_TERM] = "term_records",       [KVP_JREC_COMMIT] = "commit_records",
     [KVP_JREC_GONE] = "gone_records",       [KVP_JREC_TENANT] = "tenant_records",
     [KVP_JREC_SEGMENT] = "segment_records", [KVP_JREC_SEGMENT_OVER] = "segment_over_records",
-    [KVP_JREC_OLDEST] = "oldest_records",
+    [KVP_JREC_OLDEST] = "oldest_records",   [KVP_JREC_DRAIN] = "drain_records",
 };
 
 typedef struct {

@@ -30,6 +30,8 @@ bytes_of(const kvp_jrec_any_t *rec, uint32_t kind)
         return sizeof rec->over;
     case KVP_JREC_OLDEST:
         return sizeof rec->oldest;
+    case KVP_JREC_DRAIN:
+        return sizeof rec->drain;
     default:
         return 0;
     }
@@ -77,6 +79,8 @@ is_well_formed(const kvp_jrec_any_t *rec)
     if (rec->head.kind == KVP_JREC_SEGMENT)
         return is_text(rec->segment.name, sizeof rec->segment.name) &&
                is_text(rec->segment.host_id, sizeof rec->segment.host_id);
+    if (rec->head.kind == KVP_JREC_DRAIN)
+        return rec->drain.flags == 0 || (rec->drain.flags & ~KVP_JREC_DRAIN_NO_EVICT) == KVP_JREC_DRAINING;
     return true;
 }
 
@@ -94,7 +98,7 @@ kvp_jrec_read(const void *bytes, size_t len, uint64_t before, kvp_jrec_any_t *re
     rec_out->head.check = chain_check(head.kind, before);
     if (kvp_sum(rec_out, head.bytes) != head.check) return KVP_CORRUPT;
     rec_out->head.check = head.check;
-    if (head.kind == 0 || head.kind > KVP_JREC_OLDEST) return KVP_VERSION;
+    if (head.kind == 0 || head.kind > KVP_JREC_DRAIN) return KVP_VERSION;
     /* is_well_formed reads the body's lengths, so the record must be long enough for its fixed part */
     if ((head.kind == KVP_JREC_COMMIT && head.bytes < sizeof rec_out->commit) ||
         (head.kind == KVP_JREC_GONE && head.bytes < sizeof rec_out->gone) || !is_well_formed(rec_out))

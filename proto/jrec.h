@@ -24,6 +24,7 @@ typedef enum {
     KVP_JREC_SEGMENT = 7, /* record kind, a kvp_jrec_segment_t: gives a segment the number for later records */
     KVP_JREC_SEGMENT_OVER = 8, /* record kind, a kvp_jrec_over_t: the segment has no objects any more */
     KVP_JREC_OLDEST = 9, /* record kind, a kvp_jrec_oldest_t: all puts below the record's generation have ended */
+    KVP_JREC_DRAIN = 10, /* record kind, a kvp_jrec_drain_t: a segment's memory is being drained, or not any more */
 } kvp_jrec_kind_t;
 
 /* Why a version was removed from the log's state. */
@@ -129,6 +130,16 @@ typedef struct {
     uint64_t generation;
 } kvp_jrec_oldest_t;
 
+#define KVP_JREC_DRAINING 0x1u /* flags of a DRAIN: the segment is being drained */
+#define KVP_JREC_DRAIN_NO_EVICT 0x2u /* no object is evicted to make room for the segment's objects */
+
+typedef struct {
+    kvp_jrec_t head;
+    uint32_t number; /* number of the segment */
+    uint32_t flags; /* KVP_JREC_DRAINING, KVP_JREC_DRAIN_NO_EVICT; 0 = the drain has ended */
+    uint64_t bytes_per_s; /* limit of the bytes that are moved in a second; 0 = the default */
+} kvp_jrec_drain_t;
+
 typedef union {
     kvp_jrec_t head;
     kvp_jrec_term_t term; /* of BASE and TERM */
@@ -138,12 +149,14 @@ typedef union {
     kvp_jrec_segment_t segment;
     kvp_jrec_over_t over;
     kvp_jrec_oldest_t oldest;
+    kvp_jrec_drain_t drain;
     uint8_t bytes[KVP_JREC_MAX];
 } kvp_jrec_any_t;
 
 _Static_assert(sizeof(kvp_jrec_term_t) == 56 && sizeof(kvp_jrec_commit_t) == 88 && sizeof(kvp_jrec_place_t) == 32 &&
                    sizeof(kvp_jrec_gone_t) == 48 && sizeof(kvp_jrec_tenant_t) == 168 && sizeof(kvp_jrec_over_t) == 24 &&
-                   sizeof(kvp_jrec_oldest_t) == 24 && sizeof(kvp_jrec_segment_t) == 336,
+                   sizeof(kvp_jrec_oldest_t) == 24 && sizeof(kvp_jrec_drain_t) == 32 &&
+                   sizeof(kvp_jrec_segment_t) == 336,
                "records of a log are a format");
 
 /* kvp_jrec_seal sets the head of a record whose body is filled in. kind is the record's kind, and before the previous

@@ -99,6 +99,8 @@ typedef enum {
     KVP_OP_SNAPSHOT = 31, /* client to master: Snapshot; answer: SnapshotReply: asks for a new base of the log */
     KVP_OP_EXPLAIN =
         32, /* client to master: Explain; answer: ExplainReply: where an object is, or why it is not there */
+    KVP_OP_DRAIN =
+        35, /* client or node to master: Drain; answer: DrainReply: empties a node, and reports how far it is */
 
     KVP_OP_MOUNT = 48, /* node to master: Mount; answer: MountReply */
     KVP_OP_UNMOUNT = 49, /* node to master: Unmount; answer: Reply */
@@ -120,6 +122,7 @@ typedef enum {
     KVP_OP_TIER_REPORT = 59,
     /* node to master: Reclaim, n kvp_wire_tiered_t; answer: Reply, n u8: 1 = the node must keep the record */
     KVP_OP_RECLAIM = 60,
+    KVP_OP_COPY = 61, /* master to node: Retire, n kvp_wire_copy_t; answer: Reply, n u8: KVP_COPY_* */
 
     KVP_OP_OPEN_CHUNK = 64, /* client to node: OpenChunk; answer: OpenChunkReply, with descriptors */
     KVP_OP_DRAINED = 65, /* client to node: Drained; answer: Reply */
@@ -311,6 +314,29 @@ typedef struct {
     uint32_t reserved; /* always 0 */
 } kvp_wire_stage_t;
 
+/* A record of COPY: the node reads the object from another node's memory, stores it in the extent, and seals the
+ * extent. */
+typedef struct {
+    kvp_digest_t digest;
+    uint64_t version;
+    uint64_t len; /* bytes of the payload */
+    uint64_t sum; /* checksum of the payload; 0 = none */
+    uint64_t key_sum; /* checksum of the key's bytes */
+    uint64_t generation; /* the source */
+    uint64_t offset;
+    uint32_t segment_id;
+    uint32_t chunk;
+    uint32_t slot;
+    uint32_t key_off;
+    uint64_t to_generation; /* the extent to write */
+    uint64_t to_offset;
+    uint32_t to_chunk;
+    uint32_t to_slot;
+    uint32_t to_key_off;
+    uint16_t key_len;
+    uint16_t reserved; /* always 0 */
+} kvp_wire_copy_t;
+
 /* The digest of an object gives its slot on a node's SSDs. One SSD has all records of a slot. */
 #define KVP_TIER_SLOTS 256u
 #define KVP_TIER_AWAY_BYTES (KVP_TIER_SLOTS / 8u) /* bytes of a bit set of slots: slot s is bit s % 8 of byte s / 8 */
@@ -329,6 +355,20 @@ kvp_tier_slot_of(kvp_digest_t digest)
 #define KVP_STAGE_GONE 1u /* STAGE failed: the SSD has no readable record of the object; the master drops the copy */
 #define KVP_STAGE_FAILED 2u /* STAGE failed: the load from the SSD may succeed later */
 
+#define KVP_COPY_OK 0u
+#define KVP_COPY_STALE 1u /* COPY failed: the source does not have the object */
+#define KVP_COPY_AWAY 2u /* COPY failed: this node cannot read from the source at present */
+#define KVP_COPY_FAILED 3u /* COPY failed: no memory, a deadline, or the extent is not free for the object any more */
+
+/* What a DRAIN asks for. */
+#define KVP_DRAIN_ASK 0u
+#define KVP_DRAIN_BEGIN 1u
+#define KVP_DRAIN_END 2u
+/* States in an answer to DRAIN. */
+#define KVP_DRAIN_NONE 0u /* the node is not draining */
+#define KVP_DRAIN_RUNS 1u
+#define KVP_DRAIN_DONE 2u /* no object is left in the node's memory */
+
 #define KVP_RETIRE_DEAD 0x01u /* answer to RETIRE: the extent is unreadable from now on */
 #define KVP_RETIRE_FREE 0x02u /* answer to RETIRE: the node itself does not access the extent any more: reuse it */
 
@@ -344,6 +384,7 @@ _Static_assert(sizeof(kvp_wire_tiered_t) == 24, "wire format");
 _Static_assert(sizeof(kvp_wire_demote_t) == 48, "wire format");
 _Static_assert(sizeof(kvp_wire_whole_t) == 80, "wire format");
 _Static_assert(sizeof(kvp_wire_stage_t) == 64, "wire format");
+_Static_assert(sizeof(kvp_wire_copy_t) == 112, "wire format");
 _Static_assert(sizeof(kvp_wire_unreadable_t) == 24, "wire format");
 _Static_assert(sizeof(kvp_wire_check_t) == 56, "wire format");
 _Static_assert(sizeof(kvp_wire_group_t) == 24, "wire format");

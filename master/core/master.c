@@ -15,6 +15,7 @@
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/tenant.h"
+#include "master/core/evict/drain.h"
 #include "master/core/evict/evacuate.h"
 #include "master/core/evict/eviction.h"
 #include "master/core/evict/rebalance.h"
@@ -23,6 +24,7 @@
 #include "master/core/protect/deferred.h"
 #include "master/core/protect/gone.h"
 #include "master/core/protect/group.h"
+#include "master/core/protect/leaving.h"
 #include "master/core/protect/lease.h"
 #include "master/core/protect/pin.h"
 #include "master/core/protect/probe.h"
@@ -42,6 +44,7 @@
 #include "master/core/request/request.h"
 #include "master/core/session/session.h"
 #include "master/core/session/takeover.h"
+#include "master/core/space/copy.h"
 #include "master/core/space/place.h"
 #include "master/core/space/retire.h"
 #include "master/core/space/segment.h"
@@ -67,8 +70,9 @@
 static void
 init_tables(kvp_master_t *m, uint64_t secret)
 {
-    kvp_umap_t *numbers[] = {&m->cat.tenant_ids,     &m->cat.up_hosts, &m->peers.by_conn,    &m->peers.by_incarnation,
-                             &m->prot.group_numbers, &m->space.moving, &m->space.tier_chunks};
+    kvp_umap_t *numbers[] = {&m->cat.tenant_ids,       &m->cat.up_hosts,       &m->peers.by_conn,
+                             &m->peers.by_incarnation, &m->prot.group_numbers, &m->space.moving,
+                             &m->space.tier_chunks,    &m->space.copying,      &m->prot.leaving};
 
     for (size_t i = 0; i < KVP_ARRAY_LEN(numbers); i++)
         kvp_umap_init(numbers[i], secret);
@@ -154,6 +158,9 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     kvp_list_init(&m->prot.on_log[0]);
     kvp_list_init(&m->prot.on_log[1]);
     kvp_list_init(&m->space.held_back);
+    kvp_list_init(&m->prot.leaving_synced);
+    kvp_list_init(&m->prot.leaving_held);
+    kvp_list_init(&m->prot.leaving_ready);
     *master_out = m;
     return KVP_OK;
 }
@@ -182,6 +189,9 @@ kvp_master_destroy(kvp_master_t *m)
     }
     kvp_place_free_some(&m->space);
     kvp_groups_fini(&m->prot);
+    kvp_leaving_fini(&m->prot);
+    kvp_umap_fini(&m->space.copying);
+    kvp_ptab_fini(&m->space.copies);
     kvp_objindex_destroy(m->cat.index);
     kvp_departed_fini(&m->cat.departed);
     kvp_asks_fini(&m->cat.asks);
@@ -245,6 +255,7 @@ end_input(kvp_master_t *m)
         kvp_evict_retry_waiting(&m->evict);
     }
     kvp_pin_trim(&m->prot);
+    if (m->prot.leavings.n > 0) kvp_copies_leave(&m->space);
     kvp_stagewaits_go_on(m); /* before any eviction: gets that waited for loads take holds on the objects */
     kvp_evict_reserve(&m->evict);
     kvp_evict_for_tiers(&m->evict);
@@ -272,6 +283,7 @@ timed_tick(kvp_master_t *m)
     kvp_tier_tick(&m->space);
     kvp_stagewaits_tick(m);
     kvp_evict_ahead_tick(&m->evict);
+    kvp_drain_tick(&m->evict);
     kvp_asks_tick(&m->cat);
     m->ctx.is_behind = m->ctx.slice_left == 0;
 }
@@ -441,6 +453,7 @@ static const struct {
     [KVP_OP_SEGMENTS] = {kvp_on_segments, C | N | QUESTION | STATE, KVP_MAY_MONITOR},
     [KVP_OP_STATUS] = {kvp_on_status, C | N | QUESTION | STATE, KVP_MAY_MONITOR},
     [KVP_OP_SNAPSHOT] = {kvp_on_snapshot, C | QUESTION | AUDIT, KVP_MAY_ADMIN},
+    [KVP_OP_DRAIN] = {kvp_on_drain, C | N | QUESTION | AUDIT, KVP_MAY_ADMIN},
     [KVP_OP_EXPLAIN] = {kvp_on_explain, C | QUESTION | STATE, KVP_MAY_READ},
     [KVP_OP_MOUNT] = {kvp_on_mount, N, KVP_MAY_NOTHING},
     [KVP_OP_UNMOUNT] = {kvp_on_unmount, N | AUDIT, KVP_MAY_NOTHING},
@@ -468,7 +481,8 @@ dispatch_frame(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
             kvp_retire_answer(m, s, f);
         else if (s->role == KVP_ROLE_NODE && op == KVP_OP_CHECK)
             kvp_on_check_answer(m, s, f);
-        else if (s->role == KVP_ROLE_NODE && (op == KVP_OP_DEMOTE || op == KVP_OP_STAGE || op == KVP_OP_DROP))
+        else if (s->role == KVP_ROLE_NODE &&
+                 (op == KVP_OP_DEMOTE || op == KVP_OP_STAGE || op == KVP_OP_DROP || op == KVP_OP_COPY))
             kvp_on_tier_answer(m, s, f);
         else if (s->role != KVP_ROLE_NODE || op != KVP_OP_FENCE) /* the answer to a Fence needs no action */
             kvp_session_close(&m->peers, s, "an answer to no question");

@@ -32,7 +32,7 @@ due_ns(const kvp_master_t *m)
 {
     bool is_quiet = m->ctx.st.pending_puts == 0 && m->prot.deferred.n == 0 && kvp_list_is_empty(&m->prot.leasing) &&
                     m->prot.expiries.n == 0 && kvp_list_is_empty(&m->cat.taking) && m->space.moves.n == 0 &&
-                    kvp_list_is_empty(&m->stagewaits);
+                    m->space.drains_n == 0 && m->prot.leavings.n == 0 && kvp_list_is_empty(&m->stagewaits);
 
     return m->ticked_ns + (is_quiet ? QUIET_TICK_NS : KVP_TICK_NS);
 }

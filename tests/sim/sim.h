@@ -185,6 +185,7 @@ struct tiered;
 bool master_has_warm(const sim_t *s, kvp_digest_t digest); /* what is loaded belongs among those that were used */
 bool master_keeps_cold(const sim_t *s, kvp_digest_t digest,
                        uint64_t version); /* what was loaded just now is no more than that */
+bool master_has_place(const sim_t *s, kvp_digest_t digest, uint64_t generation); /* of the object, as it is now */
 bool master_knows_tiered(const sim_t *s, uint32_t segment_id, const struct tiered *record);
 const char *master_check(const sim_t *s); /* NULL, or what is broken in it */
 

@@ -134,6 +134,7 @@ fold(sim_t *s, const kvp_jrec_any_t *rec, told_t *told)
         told->oldest = rec->oldest.generation;
         break;
     case KVP_JREC_TERM:
+    case KVP_JREC_DRAIN:
         break;
     }
 }

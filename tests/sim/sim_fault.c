@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Faults of the plan: each happens at its time, to whom its own stream of chance says, for as long as that says. */
+#include "tests/sim/sim_copy.h"
 #include "tests/sim/sim_disk.h"
 
 static party_t *
@@ -161,6 +162,9 @@ on_fault(sim_t *s, void *arg, uint64_t n)
         break;
     case CHOICE_CUT_HOST:
         cut_host(s, &rng, ns);
+        break;
+    case CHOICE_DRAIN:
+        node_drain(s, (uint32_t)rng_below(&rng, s->plan->nodes - 1), rng_chance(&rng, 700));
         break;
     case CHOICE_CALL:
     case CHOICE_KINDS:

@@ -5,6 +5,7 @@
 
 #include "proto/wire.h"
 #include "tests/sim/sim.h"
+#include "tests/sim/sim_copy.h"
 #include "tests/sim/sim_disk.h"
 #include "tests/sim/sim_oracle.h"
 #include "tests/sim/sim_standby.h"
@@ -327,6 +328,7 @@ on_bytes(sim_t *s, void *arg, conn_t *conn, const uint8_t *bytes, size_t len)
     oracle_master_hears(s, conn, &f);
     kvp_master_on_frame(s->master->core, conn->id, &f, master_now(s));
     tier_heard(s);
+    copy_heard(s);
     settle(s);
     s->master = before;
 }
@@ -566,6 +568,12 @@ bool
 master_knows_tiered(const sim_t *s, uint32_t segment_id, const tiered_t *record)
 {
     return kvp_tiered_check(s->master->core, segment_id, record->desc.digest, record->desc.version);
+}
+
+bool
+master_has_place(const sim_t *s, kvp_digest_t digest, uint64_t generation)
+{
+    return kvp_place_check(s->master->core, digest, generation);
 }
 
 bool

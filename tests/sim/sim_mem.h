@@ -31,6 +31,9 @@ typedef struct grant {
     uint32_t term; /* of the master that granted it */
     bool is_staged; /* its node stores what its tier has */
     bool is_just_loaded; /* and did, and it is to be cold */
+    bool is_copy; /* its node stores what another has */
+    bool is_moved; /* the master dropped it, for another copy is served */
+    bool is_removal_asked; /* the removal of its key was heard */
     bool is_pinned; /* hard: only a removal takes it away */
     bool is_commit_asked; /* its writer said that it is whole */
     uint64_t commit_ns; /* when; UINT64_MAX = not yet */
@@ -89,6 +92,10 @@ struct mem {
     uint32_t asked_term,
         heard_term; /* of the last master that asked for a report of it, and that heard its end; 0 = none */
     uint64_t conn; /* of its node to the master; 0 = away, as the master sees it */
+    uint32_t drains_term; /* of the master that said that it is being drained; 0 = it is not */
+    bool was_drained; /* it may be so, though no master said so */
+    uint64_t drains_ns; /* when it said so first */
+    bool drains_for_ever; /* and that the next one knows */
     uint64_t mounted_ns; /* when its node began to serve it */
     uint64_t away_ns; /* since when, by the master's clock */
     chunk_t *chunks;

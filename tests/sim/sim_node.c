@@ -5,6 +5,7 @@
 
 #include "common/mutate.h"
 #include "proto/pb.h"
+#include "tests/sim/sim_copy.h"
 #include "tests/sim/sim_oracle.h"
 
 #include "proto/kvpool.pb-c.h"
@@ -175,6 +176,7 @@ node_settle(sim_t *s, node_t *n)
         kvp_container_of(proc, process_t, core)->is_known = false;
     if (n->state == LINK_UP) tell_freed(s, n);
     if (n->state == LINK_UP) tier_poll(s, n);
+    if (n->state == LINK_UP) copy_poll(s, n);
     oracle_node_term(s, n->index, kvp_node_core_term(n->core));
     if (n->is_sweeping || !kvp_node_core_is_sweeping(n->core)) return;
     n->is_sweeping = true;
@@ -260,6 +262,7 @@ ask_mount(sim_t *s, node_t *n)
     msg.transports = (char *)"shm,tcp";
     msg.is_fresh = n->is_fresh;
     msg.is_kept = s->plan->has_keepers;
+    msg.can_copy = s->plan->has_moves;
     msg.term = told_term(s, n, true);
     msg.mounted_term = kvp_node_core_mounted_term(n->core);
     n->state = LINK_MOUNTING;
@@ -496,7 +499,7 @@ on_link_bytes(sim_t *s, void *arg, conn_t *conn, const uint8_t *bytes, size_t le
         on_check(s, n, &f);
     } else if (f.hdr.opcode == KVP_OP_FENCE) {
         on_fence(s, n, &f);
-    } else if (tier_on_order(s, n, &f, &err)) {
+    } else if (copy_on_order(s, n, &f, &err) || tier_on_order(s, n, &f, &err)) {
         if (err != KVP_OK) lose(s, n);
     } else if (f.hdr.opcode != KVP_OP_OWNER) {
         answer(s, n, &f, KVP_NOTSUP, NULL, 0);

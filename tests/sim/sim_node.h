@@ -75,6 +75,7 @@ struct node {
     attached_t *attached;
     process_t *processes;
     tier_t tier;
+    uint64_t undrained; /* connection by which it said, after the faults, that it is not to be drained */
     uint32_t kept_term; /* what the keeper's book says: of this and of the rest of the core, */
     kvp_buf_t kept;
     kept_writer_t *kept_writers; /* and the writers that it has, of this memory */

@@ -84,6 +84,7 @@ struct oracle {
     struct replaced *replaced; /* in the step under way */
     struct pending *tier_pending; /* answers about tiers that were not heard */
     struct pending *loaded; /* that was heard just now; NULL = nothing was loaded */
+    struct copy_pending *copies, *copied; /* orders whose answers were not heard; that was heard just now */
     struct touched *touched; /* by digest, in plans about uses */
     const grant_t *evicted; /* in the step under way: of these the one that was put last */
     uint64_t pool_largest; /* bytes that were mounted at one time */

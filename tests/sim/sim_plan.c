@@ -549,6 +549,7 @@ static const struct {
     [PROFILE_KEEPERS] = {"keepers", plan_make_keepers},
     [PROFILE_STANDBYS] = {"standbys", plan_make_standbys},
     [PROFILE_EPOCHS] = {"epochs", make_epochs},
+    [PROFILE_MOVES] = {"moves", plan_make_moves},
 };
 
 void
@@ -578,8 +579,8 @@ const char *
 choice_name(choice_kind_t kind)
 {
     static const char *const names[CHOICE_KINDS] = {
-        "call",      "kill client", "stop client",  "stop node",  "stop master", "cut conn",
-        "partition", "crash node",  "crash master", "step clock", "cut host",    "succeed",
+        "call",       "kill client",  "stop client", "stop node", "stop master", "cut conn", "partition",
+        "crash node", "crash master", "step clock",  "cut host",  "succeed",     "drain",
     };
 
     return kind < CHOICE_KINDS ? names[kind] : "?";

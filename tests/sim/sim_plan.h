@@ -35,6 +35,7 @@ typedef enum {
     CHOICE_STEP_CLOCK,
     CHOICE_CUT_HOST, /* a host from the master: its connections break, and none can be made for a while */
     CHOICE_SUCCEED, /* the next master begins, and the old one lives on for a while */
+    CHOICE_DRAIN, /* a node, but never the last one; or no more */
     CHOICE_KINDS,
 } choice_kind_t;
 
@@ -62,6 +63,7 @@ typedef enum {
     PROFILE_KEEPERS, /* nodes die while writers are at their memory, and the next process adopts it */
     PROFILE_STANDBYS, /* a standby follows the log, and leads when the master dies, or is taken for dead and lives on */
     PROFILE_EPOCHS, /* one bumps after the other, and half of what clients ask is for the epoch that they know */
+    PROFILE_MOVES, /* nodes are drained, and not any more, while nodes and masters die */
     PROFILE_KINDS,
 } profile_t;
 
@@ -103,6 +105,8 @@ typedef struct {
     bool has_journal;
     bool has_standby;
     bool has_tiers; /* each node has one */
+    bool has_moves; /* nodes carry out COPY, and are drained */
+    bool has_room; /* for all that there may be on one node: nothing is evicted */
     bool has_keepers; /* memory outlives most deaths of its node */
     kvp_log_sync_t log_sync;
     uint32_t disk_power_per_mille; /* of the master's crashes, those in which its machine loses its power */

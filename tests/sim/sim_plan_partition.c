@@ -4,6 +4,8 @@
  * rule matters that other plans seldom need. */
 #include "tests/sim/sim_plan_priv.h"
 
+#include "common/base.h"
+
 /* ---- partition: one thread of each client only reads, so that none of it waits for the master all the time.
  *
  * A host is cut off, with the clients and the node on it. Its own clients read on for the grace, by shared memory, what
@@ -151,6 +153,57 @@ plan_make_standbys(plan_t *plan)
     }
     for (uint32_t n = (uint32_t)rng_below(&rng, 5); n > 0; n--)
         (void)plan_add(plan, kinds[rng_below(&rng, sizeof kinds)], rng_log(&rng, 2 * MS, 2 * SEC));
+}
+
+/* ---- moves: nodes are drained while clients put, get and remove, and all others die now and then. In half of the
+ * plans there is room for everything on one node, so nothing may be lost but with its node. */
+static void
+add_move_faults(plan_t *plan, rng_t *rng)
+{
+    static const uint8_t kinds[] = {CHOICE_CRASH_NODE, CHOICE_CRASH_NODE, CHOICE_CUT_CONN,    CHOICE_CUT_CONN,
+                                    CHOICE_STOP_NODE,  CHOICE_PARTITION,  CHOICE_KILL_CLIENT, CHOICE_STOP_CLIENT,
+                                    CHOICE_CUT_HOST,   CHOICE_STOP_MASTER};
+    uint64_t at_ns = rng_log(rng, 5 * MS, 200 * MS);
+
+    for (uint32_t n = (uint32_t)rng_between(rng, 1, 8); n > 0; n--) {
+        (void)plan_add(plan, CHOICE_DRAIN, at_ns);
+        if (rng_chance(rng, 300)) (void)plan_add(plan, CHOICE_CRASH_MASTER, at_ns + rng_log(rng, 50 * US, 100 * MS));
+        if (rng_chance(rng, 200))
+            (void)plan_add(plan, kinds[rng_below(rng, sizeof kinds)], at_ns + rng_log(rng, 50 * US, 100 * MS));
+        at_ns += rng_log(rng, 2 * MS, 500 * MS);
+    }
+    for (uint32_t n = (uint32_t)rng_below(rng, 5); n > 0; n--)
+        (void)plan_add(plan, kinds[rng_below(rng, sizeof kinds)], rng_log(rng, 2 * MS, 2 * SEC));
+    if (plan->has_standby && rng_chance(rng, 200)) (void)plan_add(plan, CHOICE_SUCCEED, rng_log(rng, 20 * MS, SEC));
+}
+
+void
+plan_make_moves(plan_t *plan)
+{
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_MOVES);
+    uint32_t calls = (uint32_t)rng_between(&rng, 20, 80);
+
+    plan->has_moves = true;
+    plan->nodes = (uint32_t)rng_between(&rng, 2, 3);
+    plan->clients = (uint32_t)rng_between(&rng, 2, 4);
+    plan->threads = THREADS_MAX;
+    plan->has_room = rng_chance(&rng, 500);
+    plan->has_tiers = !plan->has_room && rng_chance(&rng, 600);
+    plan->has_keepers = rng_chance(&rng, 400);
+    plan->has_journal = rng_chance(&rng, 700);
+    plan->has_standby = plan->has_journal && !plan->has_tiers && rng_chance(&rng, 600);
+    plan->log_sync = KVP_LOG_SYNC_INTERVAL;
+    plan->len_max = (uint32_t)rng_log(&rng, plan->has_tiers ? 4096 : 256, plan->has_room ? 1024 : 16384);
+    plan->has_one_len = rng_chance(&rng, 300);
+    plan->keys = plan->has_room ? (uint32_t)rng_log(&rng, 2, 16) : (uint32_t)rng_log(&rng, 4, 32);
+    if (plan->has_tiers)
+        plan->keys = (uint32_t)kvp_min_u64(plan->nodes * (64u << 10) / plan->len_max * rng_between(&rng, 1, 3), 96);
+    plan->late_per_mille = rng_chance(&rng, 300) ? 50 : 2;
+    plan->replicas_max = rng_chance(&rng, 200) ? 2 : 1;
+    plan->locations = rng_chance(&rng, 500) ? 0 : 16;
+    plan_make_room(plan, calls);
+    plan_add_calls(plan, &rng, calls, rng_log(&rng, MS, 60 * MS));
+    add_move_faults(plan, &rng);
 }
 
 /* ---- slots: a writer was granted a slot, has looked at its word, and sleeps before it stores the descriptor. Its

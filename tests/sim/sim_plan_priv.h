@@ -19,5 +19,6 @@ void plan_make_slots(plan_t *plan);
 void plan_make_tiers(plan_t *plan);
 void plan_make_keepers(plan_t *plan);
 void plan_make_standbys(plan_t *plan);
+void plan_make_moves(plan_t *plan);
 
 #endif

@@ -57,7 +57,7 @@ static void
 check_refusal(sim_t *s, uint32_t tenant, uint64_t len)
 {
     for (const mem_t *mem = s->mems; mem != NULL; mem = mem->older)
-        for (uint32_t i = 0; mem->conn != 0 && !mem->is_gone && i < mem->chunk_n; i++)
+        for (uint32_t i = 0; mem->conn != 0 && !mem->is_gone && !mem->was_drained && i < mem->chunk_n; i++)
             if ((uint64_t)longest_run(s, &mem->chunks[i], tenant) * UNIT >= len && has_slots(&mem->chunks[i]))
                 sim_fail(s, "I7", "a put of %lu bytes is refused for ever, and chunk %u of node%u has room, or will",
                          (unsigned long)len, i, mem->node);

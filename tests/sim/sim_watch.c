@@ -2,6 +2,7 @@
  * The oracle at the master's door: every question and every answer passes here, in the order in which the core heard
  * and said it. From that follows what was granted, is committed, held and retired, and with that what may be said
  * next: this file. What is heard is taken in sim_watch_hears.c, what is known of memory kept in sim_watch_mem.c. */
+#include "tests/sim/sim_copy.h"
 #include "tests/sim/sim_disk.h"
 #include "tests/sim/sim_tier.h"
 #include "tests/sim/sim_watch.h"
@@ -38,6 +39,7 @@ places_read(sim_t *s, const kvp_frame_t *f, places_t *p)
 typedef struct {
     bool has_copies, is_pinned, is_upsert;
     const kvp_wire_group_t *groups; /* of each; NULL = of none */
+    uint64_t heard_ns;
 } wishes_t;
 
 static wishes_t
@@ -48,7 +50,8 @@ wishes_of(const ask_t *ask)
     kvp_pb_t pb;
 
     head = kvp_pb_unpack(&pb, &kvp__pb__put_begin__descriptor, &ask->frame);
-    if (head != NULL) wishes = (wishes_t){head->replicas > 1, head->pin == KVP_PIN_HARD, head->is_upsert, NULL};
+    if (head != NULL) wishes = (wishes_t){head->replicas > 1, head->pin == KVP_PIN_HARD, head->is_upsert, NULL, 0};
+    wishes.heard_ns = ask->heard_ns;
     if (head != NULL && head->has_groups)
         wishes.groups = (const kvp_wire_group_t *)((const kvp_wire_put_t *)ask->frame.tail + head->n);
     kvp_pb_free(&pb, head);
@@ -82,6 +85,7 @@ says_granted(sim_t *s, conn_t *conn, const wishes_t *wishes, uint32_t at, const 
         g->term = master_term(s);
         g->is_pinned = wishes->is_pinned;
         g->version = obj->version;
+        copy_granted(s, g, wishes->heard_ns);
         if (wishes->groups != NULL) group_join(s, g, &wishes->groups[at]);
         uses_touch(s, put->digest);
         know(s, g);
@@ -267,13 +271,15 @@ says_retire(sim_t *s, const kvp_frame_t *f)
     mem = oracle_mem_of(s, master_term(s), head->segment_id);
     if (mem != NULL && has_left_elder(s, mem)) mem = NULL; /* it does not obey */
     for (uint32_t i = 0; mem != NULL && i < head->n; i++) {
+        bool is_moved;
         grant_t *g = grant_find(mem, slots[i].chunk, slots[i].slot, slots[i].generation);
 
         TRACE(s, "master retires node%u chunk %u slot %u generation %lx owner %lx", mem->node, slots[i].chunk,
               slots[i].slot, (unsigned long)slots[i].generation, (unsigned long)slots[i].owner);
         if (g == NULL && slots[i].owner == KVP_OWNER_ANY) note_gap(s, mem, &slots[i]);
         if (g == NULL) continue;
-        if (!g->is_retired && g->holds > 0 && !g->mem->is_gone && !is_forced(s, g))
+        is_moved = copy_retires(s, g);
+        if (!g->is_retired && g->holds > 0 && (!is_moved || copy_is_held(s, g)) && !g->mem->is_gone && !is_forced(s, g))
             sim_fail(s, "I8", "slot %u generation %lx is retired under a hold", g->slot, (unsigned long)g->generation);
         if (!g->is_retired && is_carried(s, g) && !g->mem->is_gone && !is_forced(s, g))
             sim_fail(s, "I8", "slot %u generation %lx is retired before who held it could present it", g->slot,
@@ -283,7 +289,7 @@ says_retire(sim_t *s, const kvp_frame_t *f)
         g->is_quarantined = slots[i].owner != 0;
         promise_retired(s, g);
         group_retired(g);
-        let_go(s, g->tenant, &g->digest, UINT64_MAX); /* an object is evicted with all its copies */
+        if (!is_moved) let_go(s, g->tenant, &g->digest, UINT64_MAX); /* an object is evicted with all its copies */
     }
     kvp_pb_free(&pb, head);
 }
@@ -327,6 +333,8 @@ says_removed(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
     for (size_t i = 0; i < f->tail_len / sizeof *errs; i++)
         if (errs[i] == KVP_OK || errs[i] == KVP_NOT_FOUND)
             kept_check(s, &(gone_t){tenant_of(s, conn), &digests[i], ask->heard_ns});
+    for (size_t i = 0; i < f->tail_len / sizeof *errs; i++)
+        if (errs[i] == KVP_OK) copy_removed(s, digests[i], ask->heard_ns);
     for (size_t i = 0; i < 64 && (i + 1) * sizeof(int32_t) <= f->tail_len; i++)
         if ((ask->must_hold >> i & 1) != 0 && ((const int32_t *)f->tail)[i] == KVP_OK)
             sim_fail(s, "I8", "a removal that heeds probes took what somebody had just asked for");
@@ -564,10 +572,12 @@ oracle_master_says(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     if ((f->hdr.flags & KVP_FRAME_REPLY) == 0) {
         if (f->hdr.opcode == KVP_OP_RETIRE) says_retire(s, f);
         if (f->hdr.opcode == KVP_OP_STAGE) tier_says_stage(s, conn, f);
+        if (f->hdr.opcode == KVP_OP_COPY) copy_says_order(s, conn, f);
         if (f->hdr.opcode == KVP_OP_DROP) tier_says_drop(s, conn, f);
         return;
     }
     if (f->hdr.opcode == KVP_OP_TIER_REPORT || f->hdr.opcode == KVP_OP_RECLAIM) tier_says_answer(s, conn, f);
+    if (f->hdr.opcode == KVP_OP_DRAIN && !master_is_elder(s)) copy_says_drain(s, conn, f);
     ask = asked_take(s, conn, f);
     if (ask == NULL) return;
     if (master_is_elder(s)) {
@@ -606,6 +616,7 @@ oracle_master_succeeded(sim_t *s)
 
     holds_carry(s, s->elder == NULL);
     tier_master_died(s);
+    copy_master_died(s);
     o->holds = NULL;
     for (mem_t *mem = s->mems; mem != NULL; mem = mem->older)
         mem->conn = 0;

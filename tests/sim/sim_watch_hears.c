@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The oracle at the master's door: what the core hears, and who still waits for an answer or holds a ticket. */
+#include "tests/sim/sim_copy.h"
 #include "tests/sim/sim_tier.h"
 #include "tests/sim/sim_watch.h"
 
@@ -164,6 +165,8 @@ hears_remove(sim_t *s, conn_t *conn, const kvp_frame_t *f)
         tier_let_go(s, tenant_of(s, conn), &digests[i]);
         group_may_leave(s, tenant_of(s, conn), &digests[i]);
         if (head->force) force(s, digests[i]);
+        for (known_t *k = known_first(s, digests[i]); k != NULL; k = known_next(k, digests[i]))
+            k->grant->is_removal_asked = true;
     }
     kvp_pb_free(&pb, head);
 }
@@ -176,8 +179,18 @@ force_all(sim_t *s, uint32_t tenant, const char *pattern)
             const put_t *put = k->grant->put == 0 ? NULL : s->oracle->puts[k->grant->put];
 
             if (k->grant->tenant != tenant) continue;
+            k->grant->is_removal_asked = true;
             if (pattern == NULL || (put != NULL && oracle_key_matches(s, put->key, pattern))) k->is_forced = true;
         }
+}
+
+/* The removal of any of the tenant's keys was heard. */
+static void
+ask_all(sim_t *s, uint32_t tenant)
+{
+    for (uint32_t b = 0; b < BUCKETS; b++)
+        for (known_t *k = s->oracle->known[b]; k != NULL; k = k->next)
+            k->grant->is_removal_asked |= k->grant->tenant == tenant;
 }
 
 static void
@@ -191,6 +204,7 @@ hears_remove_many(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     tier_let_go(s, tenant_of(s, conn), NULL);
     group_may_leave(s, tenant_of(s, conn), NULL);
     if (head != NULL && head->force) force_all(s, tenant_of(s, conn), head->pattern);
+    if (head != NULL && !head->force) ask_all(s, tenant_of(s, conn));
     kvp_pb_free(&pb, head);
 }
 
@@ -291,6 +305,7 @@ oracle_master_hears(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 {
     if (f->hdr.opcode == KVP_OP_TIER_REPORT || f->hdr.opcode == KVP_OP_DEMOTE || f->hdr.opcode == KVP_OP_STAGE)
         tier_hears(s, conn, f);
+    if (f->hdr.opcode == KVP_OP_COPY || f->hdr.opcode == KVP_OP_DRAIN) copy_hears(s, conn, f);
     if ((f->hdr.flags & KVP_FRAME_REPLY) != 0) return;
     if (master_is_elder(s)) {
         if (f->hdr.opcode == KVP_OP_PUT_COMMIT) hears_commit(s, conn, f);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The oracle at the master's door: what it knows of memory, of what was granted there, and of what nodes report. */
+#include "tests/sim/sim_copy.h"
 #include "tests/sim/sim_disk.h"
 #include "tests/sim/sim_tier.h"
 #include "tests/sim/sim_watch.h"
@@ -210,6 +211,12 @@ is_judged(const sim_t *s, grant_t *g, put_t *put)
     if (g->is_refused) put->is_committed = false;
 }
 
+static bool
+is_wanted(const put_t *put)
+{
+    return put->is_committed && put->gone_ns == UINT64_MAX && !put->is_excused;
+}
+
 void
 oracle_reports(sim_t *s, mem_t *mem)
 {
@@ -217,18 +224,22 @@ oracle_reports(sim_t *s, mem_t *mem)
 
     for (grant_t *g; (g = grant_next(mem, &chunk, &slot)) != NULL;) {
         put_t *put = g->put == 0 ? NULL : s->oracle->puts[g->put];
+        bool is_last_copy;
 
         if (!is_sealed(g) || put == NULL || g->term == master_term(s)) continue;
         g->is_refused = false;
-        if (g->is_staged && disk_judges(s)) { /* its log may say so, or not */
+        is_last_copy = g->is_copy && copy_must_return(s, g);
+        if ((g->is_staged || g->is_copy) && disk_judges(s)) { /* its log may say so, or not */
             g->was_reported = true;
             g->must_return = false;
         } else if (disk_judges(s)) {
             is_judged(s, g, put);
         } else {
             may_return(s, g, put);
-            g->must_return &= !g->is_staged;
+            g->must_return &= !g->is_staged && !g->is_copy;
         }
+        if (is_last_copy)
+            g->must_return = disk_judges(s) ? disk_knows(s, g->tenant, g->digest, g->version) : is_wanted(put);
         /* It may be on its tier alone, also where its node was not told yet that it left memory. */
         if (s->plan->has_tiers) g->must_return &= !g->is_retired && !tier_has(s, g->digest, g->version);
         g->is_retired = false;
@@ -303,6 +314,11 @@ reported(sim_t *s, mem_t *mem)
     uint32_t chunk = 0, slot = 0;
 
     for (grant_t *g; (g = grant_next(mem, &chunk, &slot)) != NULL;) {
+        if (g->is_copy && g->was_reported && !g->is_retired && master_has_place(s, g->digest, g->generation)) {
+            g->is_lost = false;
+            copy_known(s, g);
+            continue;
+        }
         if (!g->must_return || g->may_go || !g->is_lost || g->is_retired) continue;
         know(s, g);
         g->is_lost = false;

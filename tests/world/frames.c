@@ -141,6 +141,29 @@ saw_stage(world_t *w, const kvp_frame_t *f)
     kvp_pb_free(&pb, head);
 }
 
+static void
+saw_copy(world_t *w, const kvp_frame_t *f)
+{
+    const kvp_wire_copy_t *recs = (const kvp_wire_copy_t *)f->tail;
+    Kvp__Pb__Retire *head;
+    kvp_pb_t pb;
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__retire__descriptor, f);
+    assert_non_null(head);
+    assert_int_equal(f->tail_len, head->n * sizeof *recs);
+    for (uint32_t i = 0; i < head->n; i++) {
+        kvp_wire_loc_t loc = {.segment_id = head->segment_id,
+                              .chunk = recs[i].to_chunk,
+                              .slot = recs[i].to_slot,
+                              .key_off = recs[i].to_key_off,
+                              .generation = recs[i].to_generation,
+                              .offset = recs[i].to_offset};
+
+        saw_grant(w, &loc, recs[i].len);
+    }
+    kvp_pb_free(&pb, head);
+}
+
 static mem_t *
 asked_mem(const peer_t *p, uint64_t id)
 {
@@ -403,6 +426,8 @@ take_bytes(world_t *w, peer_t *p, const kvp_buf_t *bytes)
             saw_retire(w, &f);
         else if (f.hdr.opcode == KVP_OP_STAGE && !p->is_wild)
             saw_stage(w, &f);
+        else if (f.hdr.opcode == KVP_OP_COPY && !p->is_wild)
+            saw_copy(w, &f);
         packet_queue(p, &p->from_master, k);
         at += used;
     }
@@ -468,6 +493,8 @@ deliver_order(peer_t *p, const kvp_frame_t *f)
         node_demote(p, f);
     else if (f->hdr.opcode == KVP_OP_STAGE)
         node_stage(p, f);
+    else if (f->hdr.opcode == KVP_OP_COPY)
+        node_copy(p, f);
     else if (f->hdr.opcode == KVP_OP_DROP)
         node_drop(p, f);
     else

@@ -380,6 +380,7 @@ node_mount_begin(peer_t *n)
     msg.unix_path = (char *)"/run/node.sock";
     msg.transports = (char *)"shm,tcp";
     msg.is_fresh = mem->is_fresh;
+    msg.can_copy = mem->can_copy;
     msg.term = mem->term;
     msg.mounted_term = mem->mounted_term;
     return peer_send(n, KVP_OP_MOUNT, 0, &msg.base, NULL, 0);

@@ -30,6 +30,7 @@ void node_retire(peer_t *n, const kvp_frame_t *f);
 void node_check(peer_t *n, const kvp_frame_t *f);
 void node_fence(peer_t *n, const kvp_frame_t *f);
 void node_demote(peer_t *n, const kvp_frame_t *f);
+void node_copy(peer_t *n, const kvp_frame_t *f);
 void node_stage(peer_t *n, const kvp_frame_t *f);
 void node_drop(peer_t *n, const kvp_frame_t *f);
 void node_owner(peer_t *n, const kvp_frame_t *f);

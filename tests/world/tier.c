@@ -79,6 +79,39 @@ stage_one(peer_t *n, const kvp_wire_stage_t *rec)
     return KVP_STAGE_OK;
 }
 
+static uint8_t
+copy_one(peer_t *n, const kvp_wire_copy_t *rec)
+{
+    chunk_t *to = mem_chunk(n->mem, rec->to_chunk), *from = NULL;
+    uint64_t sealed = kvp_word_make(rec->to_generation, KVP_DESC_SEALED);
+
+    if (n->mem->copy_answer != KVP_COPY_OK) return n->mem->copy_answer;
+    kvp_list_foreach (pos, &n->world->mems) {
+        mem_t *mem = kvp_list_entry(pos, mem_t, link);
+
+        if (mem->segment_id == rec->segment_id) from = mem_chunk(mem, rec->chunk);
+    }
+    if (from == NULL || from->words[rec->slot] != kvp_word_make(rec->generation, KVP_DESC_SEALED))
+        return KVP_COPY_STALE;
+    if (kvp_word_generation(to->words[rec->to_slot]) >= rec->to_generation) return KVP_COPY_FAILED;
+    to->words[rec->to_slot] = sealed;
+    return KVP_COPY_OK;
+}
+
+void
+node_copy(peer_t *n, const kvp_frame_t *f)
+{
+    const kvp_wire_copy_t *recs = (const kvp_wire_copy_t *)f->tail;
+    uint32_t count = (uint32_t)(f->tail_len / sizeof *recs);
+    uint8_t *flags = calloc(count + 1, 1);
+
+    for (uint32_t i = 0; i < count; i++)
+        flags[i] = copy_one(n, &recs[i]);
+    n->copies_n += count;
+    if (n->policy != NODE_STOPPED && n->policy != NODE_MUTE) answer_back(n, f, KVP_OK, flags, count);
+    free(flags);
+}
+
 void
 node_stage(peer_t *n, const kvp_frame_t *f)
 {

@@ -67,6 +67,8 @@ typedef struct {
     uint32_t tiered_n;
     bool is_tier_full, is_stage_failing; /* nothing is written to it; nothing is read */
     bool is_tier_slow; /* orders to write are obeyed, and not answered */
+    bool can_copy; /* its node says so, and copies */
+    uint8_t copy_answer; /* KVP_COPY_*: what it answers, and does nothing if that is not OK */
     uint32_t stalled_devices; /* of the tier, as the next mount says */
 } mem_t;
 
@@ -141,7 +143,7 @@ struct peer {
     uint64_t free_ns;
     bool needs_proof; /* an extent with an owner is free only after world_prove(owner) */
     kvp_list_t retiring; /* answered dead */
-    uint32_t retires_n, fences_n, checks_n, demotes_n, stages_n;
+    uint32_t retires_n, fences_n, checks_n, demotes_n, stages_n, copies_n;
     Kvp__Pb__Fence last_fence;
 };
 

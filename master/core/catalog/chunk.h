@@ -78,6 +78,34 @@ typedef struct {
     uint32_t purge_oid; /* if the tier was dropped: oid at which the walk that removes its objects continues */
 } kvp_ssd_t;
 
+/* Why an object of a draining segment has not been moved yet. */
+typedef enum {
+    KVP_STAYS_HELD, /* a client holds it */
+    KVP_STAYS_NO_ROOM,
+    KVP_STAYS_NO_NODE, /* no other node can take copies */
+    KVP_STAYS_UNFINISHED, /* its put has not ended */
+    KVP_STAYS_N,
+} kvp_stays_t;
+
+/* The drain of a segment: its objects are moved to other segments, by a walk that begins again until none is left. */
+typedef struct {
+    uint32_t flags; /* KVP_JREC_DRAIN* */
+    uint64_t bytes_per_s; /* most bytes that are moved in a second */
+    uint64_t deadline_ns; /* from this time on tickets keep no object; UINT64_MAX = never */
+    uint64_t after; /* log position after the drain's record */
+    uint64_t began_ns;
+    uint32_t chunk, slot; /* position of the walk */
+    uint64_t next_ns; /* the walk goes on at this time */
+    uint64_t pause_ns; /* pause after the last walk */
+    uint64_t had_left; /* objects that had left at the end of the last walk */
+    int64_t bytes_left, objects_left; /* what may be moved now */
+    uint64_t filled_ns; /* time at which these two were last filled up */
+    uint64_t stays[KVP_STAYS_N], stayed[KVP_STAYS_N]; /* objects that stay, in this walk and in the last one */
+    uint64_t no_room_bytes, had_no_room_bytes;
+    uint64_t moved, moved_bytes, evicted, evicted_bytes, failed;
+    uint8_t last_error; /* KVP_COPY_* */
+} kvp_drain_t;
+
 struct kvp_segment {
     kvp_list_t link; /* catalog->segments, by rising id */
     kvp_list_t of_node;
@@ -115,6 +143,10 @@ struct kvp_segment {
     /* for memory: writes of objects to the tier, and loads that have an extent; no order was sent yet */
     kvp_list_t demotes, placed;
     kvp_list_t stages; /* for memory: loads from the tier that still wait for an extent */
+    uint8_t can_copy; /* 1 = the node carries out COPY */
+    kvp_list_t copies; /* kvp_copy_t: copies to this segment for which no order was sent yet */
+    uint64_t copying_bytes; /* bytes of all copies to this segment that are not answered */
+    kvp_drain_t *drain; /* owned; NULL = the segment is not being drained */
     uint64_t room_ns; /* time at which a load last got memory, or loads began to wait for memory; 0 = not yet known */
     kvp_scan_t room_scan; /* position at which the search for victims that make room for loads continues */
     uint64_t room_next_ns; /* after a search for victims that found none: no search for loads before this time */

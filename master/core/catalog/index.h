@@ -79,6 +79,7 @@ typedef struct {
     uint32_t key; /* number of the key in the key store, in place of kvp_obj_t.key */
     uint32_t long_key_slot; /* slot of the first copy's key in its chunk's long-key allocator; KVP_SLAB_NONE = none */
     uint64_t generation; /* generation of the first copy's extent, if it differs from the version; else 0 */
+    uint64_t leaving; /* generation of the copy that is being dropped after a move: protect/leaving.h; 0 = none */
     kvp_place_t *more; /* all copies but the first, owned */
     uint32_t more_n;
     uint32_t replacement; /* the staged version that will replace this object; KVP_OID_NONE = none */

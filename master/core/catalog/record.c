@@ -170,6 +170,17 @@ kvp_record_segment_over(kvp_catalog_t *cat, const kvp_segment_t *g)
 }
 
 void
+kvp_record_drain(kvp_catalog_t *cat, const kvp_segment_t *g)
+{
+    kvp_jrec_any_t rec;
+
+    rec.drain = (kvp_jrec_drain_t){.number = g->id};
+    if (g->drain != NULL) rec.drain.flags = g->drain->flags;
+    if (g->drain != NULL) rec.drain.bytes_per_s = g->drain->bytes_per_s;
+    if (KVP_RULE(DRAIN_LOGGED)) kvp_journal_append(cat->log, &rec, KVP_JREC_DRAIN);
+}
+
+void
 kvp_record_make_tenant(const kvp_tenant_t *t, kvp_jrec_any_t *rec)
 {
     rec->tenant = (kvp_jrec_tenant_t){.tenant = t->id, .epoch = t->epoch, .min_version = t->min_version};

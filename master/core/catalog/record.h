@@ -20,15 +20,18 @@ typedef struct {
  * places changed, if it is committed. kvp_record_gone records the removal of an object; o is the object's record,
  * NULL if it is freed (the log record has the key only with conf.log_names_gone). kvp_record_segment records a
  * segment, before its first object. kvp_record_segment_over records that no object is left in the segment.
- * kvp_record_tenant records the tenant's name, epoch and bumps. kvp_record_forgotten records that the tenant's bumps up
- * to the version were forgotten. kvp_record_oldest records a generation: every put attempt with a lower generation has
- * ended, and if it was committed, the log has its commit. */
+ * kvp_record_drain records that the
+ * segment is being drained, or, without g->drain, that the drain has ended. kvp_record_tenant records the tenant's
+ * name, epoch and bumps. kvp_record_forgotten records that the tenant's bumps up to the version were forgotten.
+ * kvp_record_oldest records a generation: every put attempt with a lower generation has ended, and if it was committed,
+ * the log has its commit. */
 void kvp_record_commit(kvp_catalog_t *cat, uint32_t oid, kvp_digest_t digest);
 void kvp_record_again(kvp_catalog_t *cat, uint32_t oid);
 void kvp_record_gone(kvp_catalog_t *cat, const kvp_obj_t *o, kvp_digest_t digest, uint64_t version, kvp_gone_t why,
                      kvp_cause_t cause);
 void kvp_record_segment(kvp_catalog_t *cat, const kvp_segment_t *g);
 void kvp_record_segment_over(kvp_catalog_t *cat, const kvp_segment_t *g);
+void kvp_record_drain(kvp_catalog_t *cat, const kvp_segment_t *g);
 void kvp_record_tenant(kvp_catalog_t *cat, const kvp_tenant_t *t);
 void kvp_record_forgotten(kvp_catalog_t *cat, uint32_t tenant, uint64_t version);
 void kvp_record_oldest(kvp_catalog_t *cat);

@@ -155,6 +155,7 @@ kvp_replica_del(kvp_catalog_t *cat, uint32_t oid, const kvp_place_t *at)
         while (ext->more[i].generation != at->generation)
             i++;
     }
+    if (ext->leaving == at->generation) ext->leaving = 0;
     memmove(&ext->more[i], &ext->more[i + 1], (ext->more_n - i - 1) * sizeof *ext->more);
     ext->more_n--;
 }
@@ -201,6 +202,19 @@ is_up(const kvp_catalog_t *cat, uint32_t chunk)
     return ((const kvp_chunk_t *)kvp_ptab_get(&cat->chunks, chunk))->segment->state != KVP_SEG_LOST;
 }
 
+/* Returns true if clients are sent to the copy. A copy that is leaving is served only if no other copy is. */
+static bool
+is_served(const kvp_catalog_t *cat, const kvp_obj_t *o, const kvp_place_t *places, uint32_t n, uint32_t at)
+{
+    const kvp_objext_t *ext = kvp_obj_ext(cat->index, o);
+
+    if (!is_up(cat, places[at].chunk)) return false;
+    if (ext == NULL || ext->leaving != places[at].generation) return true;
+    for (uint32_t i = 0; i < n; i++)
+        if (i != at && is_up(cat, places[i].chunk)) return false;
+    return true;
+}
+
 uint32_t
 kvp_obj_up_n(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {
@@ -213,7 +227,7 @@ kvp_obj_up_n(const kvp_catalog_t *cat, const kvp_obj_t *o)
     if (!o->has_ext) return is_up(cat, (uint32_t)o->chunk); /* a single copy, the usual case */
     n = kvp_obj_places(cat, o, places);
     for (uint32_t i = 0; i < n; i++)
-        up += is_up(cat, places[i].chunk);
+        up += is_served(cat, o, places, n, i);
     return up;
 }
 
@@ -295,7 +309,7 @@ kvp_obj_wire(const kvp_catalog_t *cat, const kvp_obj_t *o, const char *host_id, 
     for (uint32_t i = 0; i < n; i++) {
         const kvp_chunk_t *c = kvp_place_chunk(cat, &places[i]);
 
-        if (c->segment->state == KVP_SEG_LOST) continue;
+        if (!is_served(cat, o, places, n, i)) continue;
         kvp_place_wire(cat, &places[i], &locs[nloc]);
         if (nloc > 0 && strcmp(c->segment->host_id, host_id) == 0) {
             kvp_wire_loc_t own = locs[nloc];

@@ -11,6 +11,7 @@
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/tenant.h"
 #include "master/core/protect/candidates.h"
+#include "master/core/space/segment.h"
 #include "master/core/space/tier.h"
 
 #define AHEAD_SHARE 8u /* write back the oldest 1/8 of a tenant's used bytes */
@@ -45,7 +46,7 @@ kvp_evict_can_be_written(const kvp_evict_t *ev, const kvp_obj_t *o)
 {
     const kvp_segment_t *g = kvp_obj_chunk(ev->cat, o)->segment;
 
-    return g->state == KVP_SEG_UP && g->tier != NULL && g->tier->state == KVP_SEG_UP && is_plain(ev, o);
+    return kvp_segment_loads(g) && g->tier != NULL && g->tier->state == KVP_SEG_UP && is_plain(ev, o);
 }
 
 kvp_cause_t

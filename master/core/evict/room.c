@@ -19,6 +19,7 @@
 #include "master/core/evict/window.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/space/moving.h"
+#include "master/core/space/segment.h"
 #include "master/core/space/tier.h"
 
 #define LOOKED_AT 1024u /* limit of the extents that one search for victims in a segment examines */
@@ -154,10 +155,10 @@ kvp_evict_for_tiers(kvp_evict_t *ev)
     kvp_list_foreach_safe (pos, tmp, &ev->space->sending) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, sending);
 
-        if (g->state == KVP_SEG_UP) kvp_tier_place_stages(ev->space, g);
+        if (kvp_segment_loads(g)) kvp_tier_place_stages(ev->space, g);
         if (kvp_list_is_empty(&g->stages))
             g->room_ns = g->room_next_ns = 0;
-        else if (g->state == KVP_SEG_UP)
+        else if (kvp_segment_loads(g))
             make_room_in_turn(ev, g);
     }
     kvp_evict_write_ahead(ev);

@@ -33,6 +33,7 @@
 #include "master/core/session/takeover.h"
 #include "master/core/space/place.h"
 #include "master/core/space/retire.h"
+#include "master/core/space/segment.h"
 #include "proto/wire.h"
 
 #include <stdlib.h>
@@ -619,8 +620,9 @@ kvp_evict_for(kvp_evict_t *ev, kvp_put_key_t *k)
 static bool
 may_load_into(const kvp_evict_t *ev, const kvp_chunk_t *c, const kvp_evict_wish_t *wanted)
 {
-    return c->slab != NULL && takes_windows(ev, c) && kvp_place_is_own(c, wanted->tenant) &&
-           c->bytes >= kvp_extent_bytes(wanted->len) && kvp_place_has_key_room(c, wanted->key_len);
+    return c->slab != NULL && kvp_segment_loads(c->segment) && !kvp_segment_is_passed_over(ev->cat, c->segment) &&
+           kvp_place_is_own(c, wanted->tenant) && c->bytes >= kvp_extent_bytes(wanted->len) &&
+           kvp_place_has_key_room(c, wanted->key_len);
 }
 
 /* Returns true if the window is old enough to be evicted for a load: its objects are on average at least half as old as

@@ -203,6 +203,53 @@ kvp_victim_back(kvp_protect_t *prot, uint32_t oid)
     push_back(prot->cat->index, home_of(prot, kvp_obj(prot->cat->index, oid)), oid);
 }
 
+/* ---- changes that are no use */
+kvp_victim_mark_t
+kvp_victim_mark(const kvp_protect_t *prot, uint32_t oid)
+{
+    const uint32_t lead = kvp_victim_unit(prot->cat, oid), unit = lead == KVP_OID_NONE ? oid : lead;
+    const kvp_obj_t *o = kvp_obj(prot->cat->index, unit);
+
+    return (kvp_victim_mark_t){.unit = unit,
+                               .older = o->prev,
+                               .used = o->used,
+                               .list = (uint8_t)o->list,
+                               .is_asking_counted = o->is_asking_counted,
+                               .is_ahead = o->is_ahead,
+                               .is_ahead_end = kvp_obj_tenant(prot->cat, o)->ahead == unit};
+}
+
+/* Takes the unit off its list, and puts it where the mark says. */
+static void
+put_at_mark(kvp_protect_t *prot, const kvp_victim_mark_t *mark, kvp_objlist_t *list)
+{
+    kvp_obj_t *o = kvp_obj(prot->cat->index, mark->unit);
+    kvp_tenant_t *t = kvp_obj_tenant(prot->cat, o);
+
+    kvp_victim_removed(prot, mark->unit);
+    o->used = mark->used;
+    if (mark->list == KVP_OBJLIST_PARKED || mark->list == KVP_OBJLIST_PROBED)
+        push_back(prot->cat->index, list, mark->unit);
+    else
+        kvp_objlist_push_behind(prot->cat->index, list, mark->older, mark->unit);
+    if (o->list == KVP_OBJLIST_COLD) t->cold_bytes += kvp_victim_bytes(prot, mark->unit);
+    if (!mark->is_ahead || o->list != KVP_OBJLIST_LRU) return;
+    t->ahead_bytes += kvp_victim_bytes(prot, mark->unit);
+    o->is_ahead = 1;
+    if (mark->is_ahead_end) t->ahead = mark->unit;
+}
+
+void
+kvp_victim_restore(kvp_protect_t *prot, const kvp_victim_mark_t *mark)
+{
+    kvp_obj_t *o = kvp_obj(prot->cat->index, mark->unit);
+    kvp_objlist_t *list = mark->list == KVP_OBJLIST_COLD ? &kvp_obj_tenant(prot->cat, o)->cold : home_of(prot, o);
+
+    if (kvp_victim_is_listed(o) && mark->list != KVP_OBJLIST_NONE && list != NULL) put_at_mark(prot, mark, list);
+    o->used = mark->used;
+    o->is_asking_counted = mark->is_asking_counted;
+}
+
 /* ---- objects loaded from a tier
  *
  * Loaded objects have a separate list, the cold list, next to the tenant's LRU list. An object there is evicted after

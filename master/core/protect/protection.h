@@ -61,6 +61,12 @@ typedef struct kvp_protect {
     kvp_list_t ending; /* ended tickets that are releasing their objects in slices */
     kvp_heap_t expiries; /* reservations by the time at which they end */
 
+    /* Fields of leaving.c. */
+    kvp_ptab_t leavings; /* kvp_leaving_t: copies that are being dropped after a move */
+    kvp_umap_t leaving; /* version of the object -> number of the copy in `leavings` */
+    /* the copies that wait for the sync of a record; for tickets; to be dropped by the layer above */
+    kvp_list_t leaving_synced, leaving_held, leaving_ready;
+
     kvp_ptab_t groups;
     kvp_umap_t group_numbers; /* hash -> number of the first group with this hash */
     kvp_list_t doomed; /* memberships of doomed groups, whose objects must still be dropped */

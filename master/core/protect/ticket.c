@@ -23,6 +23,7 @@
 #include "master/core/catalog/tenant.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/group.h"
+#include "master/core/protect/leaving.h"
 #include "master/core/protect/protection.h"
 #include "master/core/session/session.h"
 
@@ -78,6 +79,7 @@ object_release(kvp_protect_t *prot, const kvp_ticket_t *t, uint32_t oid)
     kvp_ctx_spend(prot->ctx, 1);
     o->tickets--;
     kvp_obj_count_held(prot->cat, o, -1);
+    if (prot->leavings.n > 0) kvp_leaving_ticket_over(prot, o, t->sequence);
     if (o->state == KVP_OBJ_GONE) {
         if (o->tickets == 0) kvp_objindex_free(prot->cat->index, oid);
         return;
@@ -139,6 +141,7 @@ ticket_open(kvp_protect_t *prot, kvp_session_t *s, kvp_ticket_kind_t kind, uint3
     t->n = n;
     t->number = kvp_ptab_add(&prot->tickets, t);
     t->id = make_id(prot, t->number);
+    t->sequence = prot->ticket_seq;
     t->mark = kvp_objindex_mark(prot->cat->index);
     kvp_list_add_tail(&s->tickets, &t->link);
     s->tickets_n++;
@@ -190,6 +193,17 @@ kvp_ticket_take_groups(kvp_protect_t *prot, kvp_session_t *s, kvp_group_t *const
     }
     count_reserved(prot, t, ttl_ns);
     return t->id;
+}
+
+void
+kvp_ticket_restored(kvp_protect_t *prot, uint64_t id)
+{
+    kvp_ticket_t *t = id == 0 ? NULL : kvp_ptab_get(&prot->tickets, (uint32_t)id);
+
+    if (t == NULL || t->oids == NULL) return;
+    t->sequence = prot->ctx->conf.seed; /* older than every other ticket */
+    for (uint32_t i = 0; i < t->n && prot->leavings.n > 0; i++)
+        kvp_leaving_ticket_back(prot, kvp_obj(prot->cat->index, t->oids[i]));
 }
 
 void

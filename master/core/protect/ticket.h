@@ -19,6 +19,7 @@ typedef struct kvp_ticket {
     kvp_list_t link; /* link in session->tickets, or in protect->ending */
     kvp_session_t *session; /* the client's session; NULL = the ticket has ended, and releases its objects in slices */
     uint64_t id;
+    uint64_t sequence; /* number of tickets that were taken before, plus a constant */
     kvp_heapnode_t expiry; /* of a reservation: entry in protect->expiries */
     uint64_t bytes;
     uint32_t number;
@@ -41,6 +42,9 @@ uint64_t kvp_ticket_take_groups(kvp_protect_t *prot, kvp_session_t *s, kvp_group
                                 uint64_t ttl_ns);
 uint64_t kvp_ticket_take(kvp_protect_t *prot, kvp_session_t *s, kvp_ticket_kind_t kind, const uint32_t *oids,
                          uint32_t n, uint64_t ttl_ns);
+/* kvp_ticket_restored: the ticket, which was just taken, is one of an earlier session. A copy of its objects that is
+ * leaving waits for the ticket's end. */
+void kvp_ticket_restored(kvp_protect_t *prot, uint64_t id);
 void kvp_ticket_note_hole(kvp_protect_t *prot, uint64_t id,
                           kvp_digest_t hole); /* records the first absent key of the look-up */
 void kvp_ticket_release(kvp_protect_t *prot, kvp_session_t *s, uint64_t id);

@@ -83,6 +83,16 @@ apply_segment_over(kvp_master_t *m, const kvp_jrec_over_t *rec)
     return KVP_OK;
 }
 
+static kvp_err_t
+apply_drain(kvp_master_t *m, const kvp_jrec_drain_t *rec)
+{
+    kvp_segment_t *g = find_segment(m, rec->number);
+
+    if (g == NULL || g->is_tier) return KVP_CORRUPT;
+    kvp_segment_drain(&m->space, g, rec->flags, rec->bytes_per_s);
+    return KVP_OK;
+}
+
 /* Notes the generation of an OLDEST record: older objects that nodes report are valid only if the log has them. */
 static kvp_err_t
 apply_oldest(kvp_master_t *m, const kvp_jrec_oldest_t *rec, uint32_t term)
@@ -292,6 +302,8 @@ kvp_apply(kvp_master_t *m, kvp_jrec_any_t *rec, uint32_t term)
         return apply_tenant(m, &rec->tenant, term);
     case KVP_JREC_SEGMENT:
         return apply_segment(m, &rec->segment);
+    case KVP_JREC_DRAIN:
+        return apply_drain(m, &rec->drain);
     case KVP_JREC_OLDEST:
         return apply_oldest(m, &rec->oldest, term);
     default:

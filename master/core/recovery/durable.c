@@ -17,6 +17,7 @@
 #include "master/core/catalog/record.h"
 #include "master/core/log/journal.h"
 #include "master/core/protect/deferred.h"
+#include "master/core/protect/leaving.h"
 #include "master/core/recovery/logbase.h"
 #include "master/core/recovery/state.h"
 #include "master/core/space/retire.h"
@@ -108,6 +109,7 @@ kvp_durable_wants_sync(const kvp_master_t *m)
     const kvp_journal_t *j = &m->log;
 
     if (m->ctx.conf.log_sync == KVP_LOG_SYNC_NONE || j->synced == j->written) return false;
+    if (kvp_leaving_wants_sync(&m->prot) || m->space.drain_end > j->synced) return true;
     return !kvp_list_is_empty(&m->prot.on_log[true]) || m->base.end > 0 || j->synced < j->term_end ||
            m->ctx.conf.log_sync == KVP_LOG_SYNC_ALWAYS;
 }

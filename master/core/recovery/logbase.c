@@ -140,7 +140,9 @@ kvp_logbase_begin(kvp_master_t *m, bool is_anew)
     kvp_list_foreach (pos, &m->cat.segments) {
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
-        if (g->life != KVP_SEGMENT_DROPPED) kvp_record_segment(&m->cat, g);
+        if (g->life == KVP_SEGMENT_DROPPED) continue;
+        kvp_record_segment(&m->cat, g);
+        if (g->drain != NULL) kvp_record_drain(&m->cat, g);
     }
     if (m->cat.forgotten_term > 0) kvp_record_forgotten(&m->cat, 0, kvp_gen_make(m->cat.forgotten_term, 0));
     for (uint32_t i = 0; i < m->cat.tenants.limit; i++) {

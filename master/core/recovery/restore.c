@@ -123,12 +123,14 @@ count_grantable(const kvp_master_t *m, const kvp_session_t *s, uint32_t kind, co
 static uint64_t
 take_ticket(kvp_master_t *m, kvp_session_t *s, const kvp_wire_present_t *like, const found_t *found, uint32_t n)
 {
-    uint64_t ttl_ns = kvp_min_u64(KVP_MS(like->ttl_ms), m->ctx.conf.lease_ns);
+    uint64_t ttl_ns = kvp_min_u64(KVP_MS(like->ttl_ms), m->ctx.conf.lease_ns), id;
 
     if (!KVP_RULE(TICKET_RESTORE)) return 1;
     if (like->kind == KVP_PRESENT_GROUP) return kvp_ticket_take_groups(&m->prot, s, found->groups, n, ttl_ns);
-    return kvp_ticket_take(&m->prot, s, like->kind == KVP_PRESENT_HOLD ? KVP_TICKET_HOLD : KVP_TICKET_RESERVE,
-                           found->oids, n, ttl_ns);
+    id = kvp_ticket_take(&m->prot, s, like->kind == KVP_PRESENT_HOLD ? KVP_TICKET_HOLD : KVP_TICKET_RESERVE,
+                         found->oids, n, ttl_ns);
+    kvp_ticket_restored(&m->prot, id);
+    return id;
 }
 
 static kvp_err_t

@@ -83,6 +83,7 @@ static void
 set_addresses(kvp_segment_t *g, const Kvp__Pb__Mount *msg)
 {
     g->is_kept = msg->is_kept;
+    g->can_copy = msg->can_copy != 0;
     replace_text(&g->addr, msg->addr);
     replace_text(&g->unix_path, msg->unix_path);
     replace_text(&g->transports, msg->transports);

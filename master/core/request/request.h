@@ -20,6 +20,9 @@ void kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_unmount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_segments(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 
+/* Handler in drain.c. */
+void kvp_on_drain(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+
 /* Handlers in put.c. */
 void kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_put_commit(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);

@@ -87,8 +87,8 @@ take_record(kvp_master_t *m, kvp_segment_t *t, const kvp_wire_tiered_t *rec)
     kvp_obj_t *o = object_of(m, t, rec, &oid);
 
     if (o == NULL) return false;
-    if (o->is_on_tier != 0 || o->is_moving != 0) return true;
-    o->is_on_tier = 1;
+    if (o->is_on_tier != 0) return true;
+    o->is_on_tier = 1; /* also if it is being written: the node may answer that it was not written again */
     kvp_record_again(&m->cat, oid);
     return true;
 }

@@ -18,6 +18,7 @@
 #include "master/core/protect/pin.h"
 #include "master/core/space/retire.h"
 #include "master/core/space/space.h"
+#include "master/core/space/copy.h"
 #include "master/core/space/moving.h"
 #include "master/core/space/tiered.h"
 #include "proto/wire.h"
@@ -31,6 +32,17 @@ typedef struct {
     /* flag: a commit replaces the object; before its record is written, a restart would restore the old version */
     bool is_superseded;
 } leave_t;
+
+/* "On the tier" means the tier beside the object's first copy. Before another copy becomes the first, the tier drops
+ * its record. */
+static void
+leave_tier_of_first(kvp_space_t *sp, kvp_obj_t *o)
+{
+    kvp_segment_t *t = kvp_obj_tier(sp->cat, o);
+
+    if (t != NULL) kvp_tier_drop(sp, t, kvp_obj_digest_of(sp->cat, o), kvp_obj_version(o), NULL);
+    kvp_tier_forget(sp, o);
+}
 
 void
 kvp_obj_del_place(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at)
@@ -46,6 +58,7 @@ kvp_obj_del_place(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at)
         kvp_replica_del(sp->cat, oid, at);
         return;
     }
+    if (is_first && o->is_on_tier != 0) leave_tier_of_first(sp, o);
     kvp_pin_count(sp->prot, o, -(int64_t)bytes);
     kvp_group_bytes(sp->prot, o, -(int64_t)bytes);
     /* the object may be on a list of the segment from which this copy is removed */
@@ -58,11 +71,24 @@ kvp_obj_del_place(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at)
 void
 kvp_obj_drop_copy(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at, kvp_deferred_t *deferred)
 {
-    uint64_t id = kvp_obj(sp->cat->index, oid)->id;
+    const kvp_obj_t *o = kvp_obj(sp->cat->index, oid);
+    kvp_retire_t *r;
 
     kvp_obj_del_place(sp, oid, at);
-    kvp_retire_of_key(sp, kvp_retire_place(sp, at, 0, deferred), id);
+    r = kvp_retire_place(sp, at, 0, deferred);
+    r->digest = kvp_obj_digest_of(sp->cat, o);
+    r->version = kvp_obj_version(o); /* if the object is removed before the extent is DEAD, a base of the log says so */
+    kvp_retire_of_key(sp, r, o->id);
     kvp_record_again(sp->cat, oid);
+}
+
+void
+kvp_obj_move_off(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at)
+{
+    const kvp_victim_mark_t mark = kvp_victim_mark(sp->prot, oid);
+
+    kvp_obj_drop_copy(sp, oid, at, NULL);
+    kvp_victim_restore(sp->prot, &mark);
 }
 
 static void
@@ -83,6 +109,7 @@ drop_object(kvp_space_t *sp, uint32_t oid, const leave_t *leave)
     kvp_victim_removed(sp->prot, oid);
     kvp_group_leave(sp->prot, oid);
     if (o->is_on_tier != 0 || o->is_moving != 0) kvp_tier_leave(sp, o, leave->is_off_tier, leave->deferred);
+    if (sp->copies.n > 0) kvp_copy_leave(sp, o, leave->deferred);
     kvp_ctx_spend(sp->ctx, 1 + n);
     for (uint32_t i = n; i-- > 0;) {
         kvp_retire_t *r;

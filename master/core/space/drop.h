@@ -12,6 +12,9 @@
  * replica and retires its extent; the object must have another replica. */
 void kvp_obj_del_place(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at);
 void kvp_obj_drop_copy(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at, kvp_deferred_t *deferred);
+/* kvp_obj_move_off drops the copy that an object was moved from, which must not be its only one. The object keeps its
+ * place in the order of use. */
+void kvp_obj_move_off(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at);
 /* kvp_obj_leave_memory retires all extents of an object, which stays on its tier. */
 void kvp_obj_leave_memory(kvp_space_t *sp, uint32_t oid);
 /* kvp_obj_drop removes an object, for the given cause. owner: incarnation of a writer that may still write; 0 = none.

@@ -4,6 +4,7 @@
 #include "master/core/space/segment.h"
 
 #include "common/list.h"
+#include "common/mutate.h"
 #include "common/pages.h"
 #include "proto/segfmt.h"
 #include "master/core/base/ctx.h"
@@ -95,6 +96,7 @@ kvp_segment_resize(kvp_space_t *sp, kvp_segment_t *t, uint64_t bytes)
 void
 kvp_segment_set_state(kvp_space_t *sp, kvp_segment_t *g, uint32_t state)
 {
+    if (g->drain != NULL && state == KVP_SEG_UP && KVP_RULE(DRAIN_NO_PUTS)) state = KVP_SEG_DRAINING;
     bool was_counted = g->state != 0 && g->state != KVP_SEG_LOST;
     bool is_counted = state != KVP_SEG_LOST;
     /* sign of the segment's bytes in the pool's totals: 1 = added, all ones (-1) = subtracted, 0 = unchanged */
@@ -116,6 +118,29 @@ kvp_segment_set_state(kvp_space_t *sp, kvp_segment_t *g, uint32_t state)
     g->state = state;
     if (g->parked.n > 0) sp->has_parked = true;
     kvp_ctx_space_news(sp->ctx);
+}
+
+void
+kvp_segment_drain(kvp_space_t *sp, kvp_segment_t *g, uint32_t flags, uint64_t bytes_per_s)
+{
+    sp->drains_n -= g->drain != NULL;
+    sp->drains_n += flags != 0;
+    if (flags == 0) {
+        free(g->drain);
+        g->drain = NULL;
+        if (g->state == KVP_SEG_DRAINING && g->unmount_conn == 0 && !g->is_restored)
+            kvp_segment_set_state(sp, g, KVP_SEG_UP);
+        return;
+    }
+    if (g->drain == NULL) {
+        g->drain = kvp_core_alloc(1, sizeof *g->drain);
+        g->drain->began_ns = sp->ctx->now_ns;
+        g->drain->deadline_ns = UINT64_MAX;
+    }
+    g->drain->flags = flags;
+    g->drain->bytes_per_s = bytes_per_s;
+    g->drain->next_ns = g->drain->pause_ns = 0;
+    if (g->state == KVP_SEG_UP) kvp_segment_set_state(sp, g, KVP_SEG_UP);
 }
 
 kvp_chunk_t *
@@ -171,6 +196,7 @@ kvp_segment_make(kvp_space_t *sp, uint32_t id, const Kvp__Pb__Mount *like, const
     kvp_list_init(&g->demotes);
     kvp_list_init(&g->placed);
     kvp_list_init(&g->stages);
+    kvp_list_init(&g->copies);
     kvp_list_init(&g->ssd.drops);
     kvp_list_init(&g->orders);
     kvp_list_init(&g->ssd.tenants);
@@ -232,6 +258,8 @@ kvp_segment_free(kvp_space_t *sp, kvp_segment_t *g)
     sp->cat->chunks_n -= g->chunk_n;
     sp->cat->lost_n -= !g->is_tier && g->state == KVP_SEG_LOST;
     kvp_buf_fini(&g->checks);
+    sp->drains_n -= g->drain != NULL;
+    free(g->drain);
     free(g->room);
     free(g->addr);
     free(g->unix_path);

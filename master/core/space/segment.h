@@ -44,6 +44,18 @@ kvp_segment_chunk_bytes(const kvp_segment_t *g, uint32_t index)
 uint64_t kvp_segment_longest_chunk(const kvp_space_t *sp);
 kvp_segment_t *kvp_segment_find(kvp_space_t *sp, uint32_t id);
 
+/* kvp_segment_loads returns true if objects may be loaded into the memory from its tier, also during a drain. */
+static inline bool
+kvp_segment_loads(const kvp_segment_t *g)
+{
+    if (g->state == KVP_SEG_UP) return true;
+    return g->state == KVP_SEG_DRAINING && g->drain != NULL && !g->is_restored && g->unmount_conn == 0;
+}
+
+/* kvp_segment_drain begins the segment's drain, or changes its options; flags 0 = ends it. Nothing is recorded in the
+ * log. A draining segment accepts no puts. */
+void kvp_segment_drain(kvp_space_t *sp, kvp_segment_t *g, uint32_t flags, uint64_t bytes_per_s);
+
 /* kvp_segment_attach makes the session the segment's node, and sets the segment's state. */
 void kvp_segment_attach(kvp_space_t *sp, kvp_segment_t *g, kvp_session_t *s, uint32_t state);
 

@@ -39,6 +39,12 @@ typedef struct kvp_space {
     kvp_ptab_t tier_drops; /* kvp_tier_drop_t: records that tiers must drop and have not dropped yet */
     kvp_umap_t tier_chunks; /* tier and tenant -> number of the chunk in catalog->chunks */
 
+    /* Fields of copy.c and evict/drain.c. */
+    kvp_ptab_t copies; /* kvp_copy_t: objects that nodes are copying to other memory */
+    kvp_umap_t copying; /* version of such an object -> its number in `copies` */
+    uint32_t drains_n; /* number of segments that are being drained */
+    uint64_t drain_end; /* log position after the last record of a drain */
+
     bool has_parked; /* flag: candidates on a segment's `parked` list can return to their lists */
 
     /* Events for the layers above. */

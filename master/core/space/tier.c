@@ -13,9 +13,11 @@
 #include "master/core/catalog/tenant.h"
 #include "master/core/catalog/record.h"
 #include "master/core/protect/candidates.h"
+#include "master/core/space/copy.h"
 #include "master/core/space/drop.h"
 #include "master/core/space/place.h"
 #include "master/core/space/retire.h"
+#include "master/core/space/segment.h"
 #include "master/core/space/tiered.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
@@ -61,7 +63,7 @@ memory_of(const kvp_segment_t *t)
     kvp_list_foreach (pos, &t->node->segments) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, of_node);
 
-        if (g->tier == t && g->state == KVP_SEG_UP) return g;
+        if (g->tier == t && kvp_segment_loads(g)) return g;
     }
     return NULL;
 }
@@ -167,7 +169,10 @@ order_make(kvp_space_t *sp, kvp_segment_t *g, uint8_t opcode, kvp_list_t *from)
     while (order->n < KVP_TIER_BATCH && !kvp_list_is_empty(from)) {
         kvp_list_t *link = from->next;
 
-        if (opcode != KVP_OP_DROP) kvp_list_entry(link, kvp_moving_t, link)->is_sent = true;
+        if (opcode == KVP_OP_COPY)
+            kvp_list_entry(link, kvp_copy_t, link)->is_sent = true;
+        else if (opcode != KVP_OP_DROP)
+            kvp_list_entry(link, kvp_moving_t, link)->is_sent = true;
         kvp_list_del(link);
         kvp_list_add_tail(&order->records, link);
         order->n++;
@@ -250,13 +255,14 @@ send_orders(kvp_space_t *sp, kvp_segment_t *g, uint8_t opcode, kvp_list_t *from,
 }
 
 /* Sends the orders of a segment by urgency: drops first, because removals wait for them; then loads, because readers
- * wait for them; write-back last. */
+ * wait for them; then copies; write-back last. */
 static void
 send_all(kvp_space_t *sp, kvp_segment_t *g)
 {
     kvp_tier_place_stages(sp, g);
     send_orders(sp, g, KVP_OP_DROP, &g->ssd.drops, append_drop);
     send_orders(sp, g, KVP_OP_STAGE, &g->placed, append_stage);
+    send_orders(sp, g, KVP_OP_COPY, &g->copies, kvp_copy_append);
     send_orders(sp, g, KVP_OP_DEMOTE, &g->demotes, append_demote);
 }
 
@@ -304,7 +310,10 @@ kvp_tier_lost(kvp_space_t *sp, kvp_segment_t *g)
     while (!kvp_list_is_empty(&g->orders)) {
         kvp_order_t *order = kvp_list_entry(g->orders.prev, kvp_order_t, link);
 
-        if (order->opcode != KVP_OP_DROP) fail_all(sp, &order->records);
+        if (order->opcode == KVP_OP_COPY)
+            kvp_copies_fail(sp, &order->records);
+        else if (order->opcode != KVP_OP_DROP)
+            fail_all(sp, &order->records);
         while (!kvp_list_is_empty(&order->records)) {
             kvp_list_t *last = order->records.prev;
 
@@ -318,6 +327,7 @@ kvp_tier_lost(kvp_space_t *sp, kvp_segment_t *g)
     fail_all(sp, &g->placed);
     fail_all(sp, &g->demotes);
     fail_all(sp, &g->stages);
+    kvp_copies_fail(sp, &g->copies);
 }
 
 /* ---- answers of the nodes */
@@ -423,6 +433,8 @@ kvp_tier_answered(kvp_space_t *sp, kvp_session_t *s, const kvp_frame_t *f, uint3
 
         if (order->opcode == KVP_OP_DROP)
             kvp_tier_drop_end(sp, g, kvp_list_entry(first, kvp_tier_drop_t, link));
+        else if (order->opcode == KVP_OP_COPY)
+            kvp_copy_answered(sp, kvp_list_entry(first, kvp_copy_t, link), f->tail[i]);
         else if (order->opcode == KVP_OP_DEMOTE)
             end_demote(sp, kvp_list_entry(first, kvp_moving_t, link), f->tail[i] == 1 || !KVP_RULE(DEMOTE_ANSWERED));
         else if (end_stage(sp, kvp_list_entry(first, kvp_moving_t, link), f->tail[i], &lost_out[lost]))

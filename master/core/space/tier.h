@@ -25,8 +25,8 @@ uint64_t kvp_tier_load_waits_ns(const kvp_space_t *sp, kvp_segment_t *g);
 void kvp_tier_tick(kvp_space_t *sp); /* fails loads that got no extent in time */
 
 /* kvp_tier_flush sends as many orders as allowed. kvp_tier_lost: the segment's node has disconnected, and will not
- * answer. kvp_tier_answered handles an answer to DEMOTE, STAGE or DROP: it writes to lost_out (room for KVP_TIER_BATCH)
- * the oids of objects without any copy left, and returns their number; UINT32_MAX: no such order. */
+ * answer. kvp_tier_answered handles an answer to DEMOTE, STAGE, COPY or DROP: it writes to lost_out (room for
+ * KVP_TIER_BATCH) the oids of objects without any copy left, and returns their number; UINT32_MAX: no such order. */
 #define KVP_TIER_BATCH 1024u
 void kvp_tier_flush(kvp_space_t *sp);
 /* kvp_tier_report_begin: the tier's node begins to report the tier's contents; during a first report (is_unknown) the

@@ -48,7 +48,7 @@ static inline bool
 kvp_tier_is_due(const kvp_segment_t *g)
 {
     return !kvp_list_is_empty(&g->ssd.drops) || !kvp_list_is_empty(&g->demotes) || !kvp_list_is_empty(&g->placed) ||
-           !kvp_list_is_empty(&g->stages);
+           !kvp_list_is_empty(&g->stages) || !kvp_list_is_empty(&g->copies);
 }
 
 #endif

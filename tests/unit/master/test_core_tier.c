@@ -623,6 +623,25 @@ RIG_TEST_ON(test_what_is_being_written_stays, .conf = plain, .size = 4 * MEMORY)
     end_tier(g, tier);
 }
 
+/* What is on the SSD of a node is read while the node drains. */
+RIG_TEST_ON(test_a_draining_node_loads, .conf = plain, .size = MEMORY)
+{
+    Kvp__Pb__Drain msg = KVP__PB__DRAIN__INIT;
+    uint32_t tier = begin_tier(g);
+
+    put_all(g->c, 0, 40);
+    msg.node = g->a->name;
+    msg.what = KVP_DRAIN_BEGIN;
+    reply_free(peer_wait(g->c, peer_send(g->c, KVP_OP_DRAIN, 0, &msg.base, NULL, 0), SEC));
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_false(is_in_memory(g->c, key_name("key/", i)));
+        assert_int_equal(get_waiting(g->c, key_name("key/", i), 500, NULL, NULL), KVP_OK);
+    }
+    msg.what = KVP_DRAIN_END;
+    reply_free(peer_wait(g->c, peer_send(g->c, KVP_OP_DRAIN, 0, &msg.base, NULL, 0), SEC));
+    end_tier(g, tier);
+}
+
 /* Fails if a load takes objects that are read often because they are small and lie side by side. */
 RIG_TEST_ON(test_loads_pass_over_what_is_read, .conf = plain, .size = 4 * MEMORY)
 {

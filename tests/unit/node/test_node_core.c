@@ -1252,4 +1252,48 @@ TEST_WITH(test_broken_state_is_not_restored, setup, teardown)
     assert_int_equal(f->words[1][3], kvp_word_make(GEN(4), KVP_DESC_WRITING));
 }
 
+TEST(test_what_is_no_copy_of_the_object)
+{
+    const char key[] = "key";
+    const kvp_digest_t digest = {1, 2};
+    const kvp_wire_copy_t rec = {.digest = digest,
+                                 .version = 7,
+                                 .len = 100,
+                                 .sum = 11,
+                                 .key_sum = kvp_sum(key, 3),
+                                 .generation = 9,
+                                 .offset = 4096,
+                                 .key_off = 5,
+                                 .key_len = 3};
+    const kvp_desc_t good = {.word = kvp_word_make(9, KVP_DESC_SEALED),
+                             .version = 7,
+                             .digest = digest,
+                             .offset = 4096,
+                             .len = 100,
+                             .key_off = 5,
+                             .key_len = 3};
+    kvp_wire_copy_t no_sum = rec;
+    kvp_desc_t bad;
+
+    assert_true(kvp_node_copy_is_good(&rec, &good, key, 11));
+    assert_false(kvp_node_copy_is_good(&rec, &good, key, 12));
+    assert_false(kvp_node_copy_is_good(&rec, &good, "kez", 11));
+    no_sum.sum = 0;
+    assert_true(kvp_node_copy_is_good(&no_sum, &good, key, 12));
+#define BAD(field, value)                                                                                              \
+    bad = good;                                                                                                        \
+    bad.field = value;                                                                                                 \
+    assert_false(kvp_node_copy_is_good(&rec, &bad, key, 11))
+    BAD(word, kvp_word_make(9, KVP_DESC_DEAD));
+    BAD(word, kvp_word_make(9, KVP_DESC_WRITING));
+    BAD(word, kvp_word_make(10, KVP_DESC_SEALED));
+    BAD(version, 8);
+    BAD(digest.hi, 3);
+    BAD(offset, 0);
+    BAD(len, 99);
+    BAD(key_off, 6);
+    BAD(key_len, 2);
+#undef BAD
+}
+
 TEST_MAIN()

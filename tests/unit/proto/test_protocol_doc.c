@@ -187,7 +187,13 @@ static const struct {
     CONSTANT(KVP_FOUND_ON_HOST),     CONSTANT(KVP_JREC_READ),
     CONSTANT(KVP_EXPLAINED_MAX),     CONSTANT(KVP_EXPLAINED_KEYS_MAX),
     CONSTANT(KVP_CURVE_FIRST),       CONSTANT(KVP_CURVE_OCTAVE),
-    CONSTANT(KVP_CURVE_POINTS),
+    CONSTANT(KVP_CURVE_POINTS),      CONSTANT(KVP_JREC_DRAIN),
+    CONSTANT(KVP_JREC_DRAINING),     CONSTANT(KVP_JREC_DRAIN_NO_EVICT),
+    CONSTANT(KVP_DRAIN_ASK),         CONSTANT(KVP_DRAIN_BEGIN),
+    CONSTANT(KVP_DRAIN_END),         CONSTANT(KVP_DRAIN_NONE),
+    CONSTANT(KVP_DRAIN_RUNS),        CONSTANT(KVP_DRAIN_DONE),
+    CONSTANT(KVP_COPY_OK),           CONSTANT(KVP_COPY_STALE),
+    CONSTANT(KVP_COPY_AWAY),         CONSTANT(KVP_COPY_FAILED),
 #undef CONSTANT
 };
 
@@ -273,6 +279,7 @@ op_name(kvp_op_t op)
         OP(PRESENT);
         OP(SNAPSHOT);
         OP(EXPLAIN);
+        OP(DRAIN);
         OP(MOUNT);
         OP(UNMOUNT);
         OP(FREED);
@@ -286,6 +293,7 @@ op_name(kvp_op_t op)
         OP(DROP);
         OP(TIER_REPORT);
         OP(RECLAIM);
+        OP(COPY);
         OP(OPEN_CHUNK);
         OP(DRAINED);
         OP(DATA_HELLO);
@@ -441,6 +449,8 @@ static const field_t fields[] = {
     RECORD(kvp_wire_demote_t, at, lineage),
     RECORD(kvp_wire_whole_t, digest, version, key_hash2, len, sum, lineage, tenant, flags, key_len),
     RECORD(kvp_wire_stage_t, digest, version, len, generation, offset, chunk, slot, key_off, reserved),
+    RECORD(kvp_wire_copy_t, digest, version, len, sum, key_sum, generation, offset, segment_id, chunk, slot, key_off,
+           to_generation, to_offset, to_chunk, to_slot, to_key_off, key_len, reserved),
     RECORD(kvp_wire_extent_t, chunk, slot, word),
     RECORD(kvp_wire_unreadable_t, digest, generation),
     RECORD(kvp_wire_check_t, chunk, slot, generation, version, digest, offset, len),
@@ -464,6 +474,7 @@ static const field_t fields[] = {
     RECORD(kvp_jrec_gone_t, head, digest, version, why, key_len, flags, cause),
     RECORD(kvp_jrec_segment_t, head, epoch, size_bytes, chunk_bytes, uuid, number, mounted_term, name, host_id),
     RECORD(kvp_jrec_over_t, head, number, reserved),
+    RECORD(kvp_jrec_drain_t, head, number, flags, bytes_per_s),
     RECORD(kvp_jrec_tenant_t, head, tenant, epoch, min_version, name),
 };
 

@@ -160,6 +160,19 @@ kvp_tiered_check(const kvp_master_t *m, uint32_t segment_id, kvp_digest_t digest
 }
 
 bool
+kvp_place_check(const kvp_master_t *m, kvp_digest_t digest, uint64_t generation)
+{
+    uint32_t oid = kvp_objindex_find(m->cat.index, digest);
+    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->cat.index, oid);
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = o == NULL || o->state != KVP_OBJ_COMMITTED ? 0 : kvp_obj_places(&m->cat, o, places);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (places[i].generation == generation) return true;
+    return false;
+}
+
+bool
 kvp_loaded_check(const kvp_master_t *m, kvp_digest_t digest, uint64_t version)
 {
     uint32_t oid = kvp_objindex_find(m->cat.index, digest);

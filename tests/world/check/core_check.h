@@ -14,6 +14,9 @@ const char *kvp_master_check(const kvp_master_t *master);
 /* Whether the master believes that version to be on that tier. */
 bool kvp_tiered_check(const kvp_master_t *m, uint32_t segment_id, kvp_digest_t digest, uint64_t version);
 
+/* Whether that extent is a place of the object's present version. */
+bool kvp_place_check(const kvp_master_t *m, kvp_digest_t digest, uint64_t generation);
+
 /* kvp_warm_check: an object that is about to be loaded was used more recently than the oldest on its tenant's list.
  * kvp_loaded_check: an object that was loaded just now does not stand among those that were used. */
 bool kvp_warm_check(const kvp_master_t *m, kvp_digest_t digest);

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Drains: the objects of one node are moved to another, in their order of use, and what is held waits. ADR 0050. */
+#include "tests/unit/master/rig.h"
+
+#define LEN (64 * KIB)
+
+static const kvp_master_conf_t plain = {.location_lease_ns = MS, .location_grace_ns = MS};
+
+/* Asks to drain the node, or for what has become of that. */
+static Kvp__Pb__DrainReply
+drain(peer_t *who, const char *node, uint32_t what, bool no_evict)
+{
+    Kvp__Pb__Drain msg = KVP__PB__DRAIN__INIT;
+    Kvp__Pb__DrainReply *head, got;
+    kvp_pb_t pb;
+    reply_t *r;
+
+    msg.node = (char *)node;
+    msg.what = what;
+    msg.no_evict = no_evict;
+    r = peer_wait(who, peer_send(who, KVP_OP_DRAIN, 0, &msg.base, NULL, 0), SEC);
+    assert_non_null(r);
+    head = kvp_pb_unpack(&pb, &kvp__pb__drain_reply__descriptor, &r->frame);
+    assert_non_null(head);
+    got = *head;
+    got.detail = NULL;
+    kvp_pb_free(&pb, head);
+    reply_free(r);
+    return got;
+}
+
+/* b comes now, and can copy: so what was put before lies in a. */
+static void
+begin_b(rig_t *g)
+{
+    g->w->check_every = 1;
+    g->b->can_copy = true;
+    g->nb = node_open_on(g->w, g->b, "b");
+}
+
+RIG_TEST_ON(test_a_drained_node_is_empty, .conf = plain, .size = 4 * MIB, .size_b = 4 * MIB, .mems = 2, .nodes = 1)
+{
+    Kvp__Pb__DrainReply told;
+    kvp_wire_loc_t loc;
+    uint64_t attempt;
+
+    fill(g->c, 0, 20, LEN);
+    begin_b(g);
+    assert_int_equal(drain(g->c, "a", KVP_DRAIN_BEGIN, false).state, KVP_DRAIN_RUNS);
+    world_advance(g->w, 2 * SEC);
+    told = drain(g->c, "a", KVP_DRAIN_ASK, false);
+    assert_int_equal(told.state, KVP_DRAIN_DONE);
+    assert_int_equal(told.moved_objects, 20);
+    assert_int_equal(told.left_objects + told.left_bytes + told.evicted_objects, 0);
+    assert_int_equal(g->nb->copies_n, 20);
+    assert_int_equal(count(g->c, 0, 20), 20);
+    for (uint32_t i = 0; i < 20; i++) { /* nothing new is placed there, and what comes after the end is */
+        assert_int_equal(put_place(g->c, key_name("new/", i), LEN, &attempt, &loc), KVP_OK);
+        assert_int_equal(loc.segment_id, g->b->segment_id);
+    }
+    assert_int_equal(drain(g->na, "a", KVP_DRAIN_END, false).state, KVP_DRAIN_NONE);
+    fill(g->c, 40, 80, LEN);
+    assert_true(drain(g->c, "a", KVP_DRAIN_BEGIN, false).left_objects > 0);
+}
+
+RIG_TEST_ON(test_a_held_object_leaves_later, .conf = plain, .size = 4 * MIB, .size_b = 4 * MIB, .mems = 2, .nodes = 1)
+{
+    kvp_wire_loc_t loc;
+    uint64_t ticket;
+
+    fill(g->c, 0, 4, LEN);
+    assert_int_equal(get(g->c, "key/0", &ticket, &loc), KVP_OK);
+    begin_b(g);
+    (void)drain(g->c, "a", KVP_DRAIN_BEGIN, false);
+    world_advance(g->w, 5 * SEC);
+    assert_int_equal(drain(g->c, "a", KVP_DRAIN_ASK, false).left_objects, 1);
+    assert_int_equal(drain(g->c, "a", KVP_DRAIN_ASK, false).held, 1);
+    {
+        uint64_t later;
+
+        assert_int_equal(get(g->c, "key/0", &later, &loc),
+                         KVP_OK); /* is sent to the other copy, and holds nothing up */
+        assert_int_equal(loc.segment_id, g->b->segment_id);
+        release(g->c, ticket);
+        world_advance(g->w, 100 * MS);
+        assert_int_equal(drain(g->c, "a", KVP_DRAIN_ASK, false).state, KVP_DRAIN_DONE);
+        release(g->c, later);
+    }
+    assert_int_equal(count(g->c, 0, 4), 4);
+}
+
+/* What was put first goes first, though it was moved. */
+RIG_TEST_ON(test_a_move_is_no_use, .conf = plain, .size = 2 * MIB, .size_b = 2 * MIB, .mems = 2, .nodes = 1)
+{
+    fill(g->c, 0, 10, LEN);
+    begin_b(g);
+    (void)drain(g->c, "a", KVP_DRAIN_BEGIN, false);
+    world_advance(g->w, 2 * SEC);
+    assert_int_equal(drain(g->c, "a", KVP_DRAIN_ASK, false).state, KVP_DRAIN_DONE);
+    fill(g->c, 10, 37, LEN); /* b has room for 32 */
+    world_advance(g->w, SEC);
+    assert_true(count(g->c, 0, 5) < 5);
+    assert_int_equal(count(g->c, 10, 37), 27);
+    assert_int_equal(count(g->c, 7, 10), 3);
+}
+
+RIG_TEST_ON(test_without_room_nothing_goes, .conf = plain, .size = 2 * MIB, .size_b = MIB, .mems = 2, .nodes = 1)
+{
+    Kvp__Pb__DrainReply told;
+
+    fill(g->c, 0, 24, LEN);
+    begin_b(g);
+    (void)drain(g->c, "a", KVP_DRAIN_BEGIN, true);
+    world_advance(g->w, 2 * SEC);
+    told = drain(g->c, "a", KVP_DRAIN_ASK, true);
+    assert_int_equal(told.state, KVP_DRAIN_RUNS);
+    assert_int_equal(told.moved_objects, 16);
+    assert_int_equal(told.no_room, 8);
+    assert_int_equal(told.no_room_bytes, 8 * LEN);
+    assert_int_equal(count(g->c, 0, 24), 24);
+    (void)drain(g->c, "a", KVP_DRAIN_BEGIN, false); /* now the oldest of all go */
+    world_advance(g->w, 2 * SEC);
+    assert_int_equal(drain(g->c, "a", KVP_DRAIN_ASK, false).state, KVP_DRAIN_DONE);
+    assert_true(count(g->c, 0, 24) >= 15);
+    assert_int_equal(count(g->c, 20, 24), 4);
+}
+
+RIG_TEST_ON(test_copies_that_fail, .conf = plain, .size = 2 * MIB, .size_b = 2 * MIB, .mems = 2, .nodes = 1)
+{
+    Kvp__Pb__DrainReply told;
+
+    fill(g->c, 0, 4, LEN);
+    (void)drain(g->c, "a", KVP_DRAIN_BEGIN, false);
+    world_advance(g->w, SEC);
+    assert_int_equal(drain(g->c, "a", KVP_DRAIN_ASK, false).no_node, 4);
+    g->b->copy_answer = KVP_COPY_AWAY;
+    begin_b(g);
+    world_advance(g->w, 10 * SEC);
+    told = drain(g->c, "a", KVP_DRAIN_ASK, false);
+    assert_in_range(told.failed, 4, 100); /* in vain more and more seldom */
+    assert_int_equal(told.last_error, KVP_COPY_AWAY);
+    assert_int_equal(told.left_objects, 4);
+    g->b->copy_answer = KVP_COPY_OK;
+    world_advance(g->w, 10 * SEC);
+    assert_int_equal(drain(g->c, "a", KVP_DRAIN_ASK, false).state, KVP_DRAIN_DONE);
+    assert_int_equal(count(g->c, 0, 4), 4);
+}
+
+RIG_TEST_ON(test_bad_drains, .conf = plain, .size = 2 * MIB, .size_b = 2 * MIB, .mems = 2)
+{
+    assert_int_equal(drain(g->c, "x", KVP_DRAIN_BEGIN, false).err, KVP_NO_SEGMENT);
+    assert_int_equal(drain(g->c, "", KVP_DRAIN_ASK, false).err, KVP_NO_SEGMENT);
+    assert_int_equal(drain(g->c, "a", 3, false).err, KVP_INVALID);
+    assert_int_equal(drain(g->nb, "a", KVP_DRAIN_BEGIN, false).err, KVP_INVALID);
+    assert_int_equal(drain(g->c, "a", KVP_DRAIN_END, false).state, KVP_DRAIN_NONE);
+}
+
+TEST_MAIN()
