@@ -35,7 +35,7 @@ CHAINS = {
     client client/core client/memory client/cache client/control client/data client/api
     node/daemon
     p2p/base p2p/ask p2p/serve p2p""".split(),
-    "the tools": BASE + "client tools/base tools/bench tools/doctor tools/replay tools/verbs tools".split(),
+    "the tools": BASE + "client tools/base tools/bench tools/doctor tools/replay tools/top tools/verbs tools".split(),
     "the wheel": ["client", "python/src"],
     "the master": BASE
     + ["master/core/base", "master/core/api"]

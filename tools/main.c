@@ -20,6 +20,7 @@ static const kvp_cli_verb_t verbs[] = {
     {"why", "KEY", "show why a key is not there, and what helps", kvp_cli_why},
     {"ls", "[PREFIX]", "list keys", kvp_cli_ls},
     {"stat", "", "the state of the pool: nodes, memory, objects, hits, and faults", kvp_cli_stat},
+    {"top", "", "a live view of rates, hit ratio, latencies, nodes and faults, on a terminal", kvp_cli_top},
     {"curve", "", "the hit ratio that less or more memory would give", kvp_cli_curve},
     {"doctor", "", "find faults of this machine or the pool, and name the fixes", kvp_cli_doctor},
     {"snapshot", "", "make the master write a new base of its log and remove older files", kvp_cli_snapshot},

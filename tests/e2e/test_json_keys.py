@@ -89,7 +89,7 @@ def test_stat(pool):
     transports = stat["client"]["transports"][0]
     assert set(stat["client"]) | set(transports) | set(stat["client"]["calls"][0]) == told["client"]
     metrics = {name.removesuffix("_total") for row in rows("Metrics") for name in words(row[0])}
-    counters = {re.sub("_ns$", "_seconds", name) for name in stat["pool"]["counters"]}
+    counters = {re.sub("_[nm]s$", "_seconds", name) for name in stat["pool"]["counters"]}
     assert counters <= metrics, counters - metrics
 
 

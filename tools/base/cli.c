@@ -182,20 +182,3 @@ kvp_cli_realloc(void *p, size_t n, size_t size)
     if (grown == NULL) kvp_cli_no_memory();
     return grown;
 }
-
-const char *
-kvp_cli_quote(const void *text, size_t len, char *dst, size_t cap)
-{
-    const unsigned char *c = text;
-    size_t at = 0;
-    for (size_t i = 0; i < len && at + 5 <= cap; i++) {
-        if (c[i] == '\\')
-            at += (size_t)snprintf(dst + at, cap - at, "\\\\");
-        else if (c[i] < 0x20 || c[i] == 0x7f)
-            at += (size_t)snprintf(dst + at, cap - at, "\\x%02x", c[i]);
-        else
-            dst[at++] = (char)c[i];
-    }
-    dst[at] = '\0';
-    return dst;
-}

@@ -77,43 +77,70 @@ exchange_bytes(int fd, kvp_buf_t *request, kvp_buf_t *answer, const char **why_o
     }
 }
 
-/* Parses a complete answer. The answer to an HTTP/1.0 request ends with the connection and has no chunks. */
+/* Finds the body of a complete answer. The answer to an HTTP/1.0 request ends with the connection and has no chunks. */
 static kvp_err_t
-read_answer(kvp_buf_t *answer, struct json_object **out)
+find_body(kvp_buf_t *answer, const char **body_out)
 {
-    const char *body;
+    const char *end;
 
     kvp_buf_append(answer, "", 1);
     if (answer->err != KVP_OK) return answer->err;
-    body = strstr((const char *)answer->data, "\r\n\r\n");
-    if (strncmp((const char *)answer->data, "HTTP/1.", 7) != 0 || body == NULL || answer->len < 13) return KVP_PROTO;
-    *out = json_tokener_parse(body + 4);
+    end = strstr((const char *)answer->data, "\r\n\r\n");
+    if (strncmp((const char *)answer->data, "HTTP/1.", 7) != 0 || end == NULL || answer->len < 13) return KVP_PROTO;
+    *body_out = end + 4;
     return strncmp((const char *)answer->data + 8, " 200", 4) == 0 ? KVP_OK : KVP_INTERNAL;
 }
 
-kvp_err_t
-kvp_cli_http(const char *at, const char *path, const char *body, struct json_object **answer_out, const char **why_out)
+/* Makes the request. *body_out is the body in the answer, which the caller initializes and frees; NULL = there is none.
+ */
+static kvp_err_t
+ask_at(const char *at, const char *path, const char *body, kvp_buf_t *answer, const char **body_out,
+       const char **why_out)
 {
-    kvp_buf_t request, answer;
+    kvp_buf_t request;
     kvp_hostport_t to;
     char head[512];
     kvp_err_t err = KVP_UNREACHABLE;
     int fd;
 
-    *answer_out = NULL;
     if (kvp_parse_hostport(at, &to) != KVP_OK) return KVP_INVALID;
     fd = connect_to(&to, why_out);
     if (fd < 0) return err;
     kvp_buf_init(&request, 0);
-    kvp_buf_init(&answer, ANSWER_MAX);
     const int len = snprintf(head, sizeof head, "%s %s HTTP/1.0\r\nHost: %s\r\nContent-Length: %zu\r\n\r\n",
                              body == NULL ? "GET" : "POST", path, at, body == NULL ? 0 : strlen(body));
     kvp_buf_append(&request, head, (size_t)len);
     if (body != NULL) kvp_buf_append(&request, body, strlen(body));
-    err = request.err == KVP_OK ? exchange_bytes(fd, &request, &answer, why_out) : request.err;
-    if (err == KVP_OK) err = read_answer(&answer, answer_out);
+    err = request.err == KVP_OK ? exchange_bytes(fd, &request, answer, why_out) : request.err;
+    if (err == KVP_OK) err = find_body(answer, body_out);
     close(fd);
     kvp_buf_fini(&request);
+    return err;
+}
+
+kvp_err_t
+kvp_cli_http(const char *at, const char *path, const char *body, struct json_object **answer_out, const char **why_out)
+{
+    const char *found = NULL;
+    kvp_buf_t answer;
+
+    kvp_buf_init(&answer, ANSWER_MAX);
+    const kvp_err_t err = ask_at(at, path, body, &answer, &found, why_out);
+    *answer_out = found == NULL ? NULL : json_tokener_parse(found);
+    kvp_buf_fini(&answer);
+    return err;
+}
+
+kvp_err_t
+kvp_cli_http_text(const char *at, const char *path, char **text_out, const char **why_out)
+{
+    const char *found = NULL;
+    kvp_buf_t answer;
+
+    kvp_buf_init(&answer, ANSWER_MAX);
+    kvp_err_t err = ask_at(at, path, NULL, &answer, &found, why_out);
+    *text_out = err == KVP_OK ? strdup(found) : NULL;
+    if (err == KVP_OK && *text_out == NULL) err = KVP_NOMEM;
     kvp_buf_fini(&answer);
     return err;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A small HTTP client for one request to a daemon of this project, with an answer in JSON. */
+ * A small HTTP client for one request to a daemon of this project. */
 #ifndef KVP_TOOLS_BASE_HTTP_H
 #define KVP_TOOLS_BASE_HTTP_H
 
@@ -13,5 +13,8 @@
  * LIMIT (more than 64 MiB). *why_out is set for UNREACHABLE; the text is valid until the next call. */
 kvp_err_t kvp_cli_http(const char *at, const char *path, const char *body, struct json_object **answer_out,
                        const char **why_out) KVP_MUST_USE;
+
+/* kvp_cli_http_text is the same for GET of a text, which the caller frees; NULL after an error. */
+kvp_err_t kvp_cli_http_text(const char *at, const char *path, char **text_out, const char **why_out) KVP_MUST_USE;
 
 #endif

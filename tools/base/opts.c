@@ -54,7 +54,10 @@ print_help(const kvp_cli_verb_t *verb, const kvp_cli_opt_t *rows, size_t n)
     for (size_t i = 0; i < n; i++) {
         const kvp_cli_opt_t *row = &rows[i];
         char left[64];
-        snprintf(left, sizeof(left), "--%s%s%s", row->name, row->arg != NULL ? " " : "",
+        snprintf(left, sizeof(left), "--%s%s%s", row->name,
+                 row->type == KVP_CLI_PERIOD ? "[="
+                 : row->arg != NULL          ? " "
+                                             : "",
                  row->arg != NULL ? row->arg : "");
         printf("  %-26s %s\n", left, row->help);
     }
@@ -92,6 +95,7 @@ set_value(const kvp_cli_opt_t *row, const char *text)
         err = kvp_parse_bytes(text, &value);
         break;
     case KVP_CLI_DURATION:
+    case KVP_CLI_PERIOD:
         err = kvp_parse_duration_ns(text, &value);
         break;
     }
@@ -110,7 +114,7 @@ say_wanted(const kvp_cli_opt_t *row, char *dst, size_t cap)
     else if (row->type == KVP_CLI_BYTES)
         snprintf(dst, cap, "a size from %s to %s, such as 64KiB or 2GiB", kvp_format_bytes(row->min, low),
                  kvp_format_bytes(row->max, high));
-    else if (row->type == KVP_CLI_DURATION)
+    else if (row->type == KVP_CLI_DURATION || row->type == KVP_CLI_PERIOD)
         snprintf(dst, cap, "a time from %.6g s to %.6g s, such as 500ms or 5s", (double)row->min / 1e9,
                  (double)row->max / 1e9);
     else if (row->max != 0)
@@ -152,8 +156,11 @@ kvp_cli_parse(const kvp_cli_verb_t *verb, const kvp_cli_opt_t *opts, size_t opts
                                  .deadline_ns = DEADLINE_DEFAULT_NS};
     const size_t n = build_rows(rows, opts, opts_n, common, &is_help);
     for (size_t i = 0; i < n; i++)
-        longs[i] =
-            (struct option){rows[i].name, rows[i].type == KVP_CLI_FLAG ? no_argument : required_argument, NULL, 0};
+        longs[i] = (struct option){rows[i].name,
+                                   rows[i].type == KVP_CLI_FLAG     ? no_argument
+                                   : rows[i].type == KVP_CLI_PERIOD ? optional_argument
+                                                                    : required_argument,
+                                   NULL, 0};
     longs[n] = (struct option){NULL, 0, NULL, 0};
 
     opterr = 0;
@@ -170,9 +177,10 @@ kvp_cli_parse(const kvp_cli_verb_t *verb, const kvp_cli_opt_t *opts, size_t opts
                                     "begins with a dash; see --help",
                                     optopt);
         if (c == '?') return kvp_cli_complain(verb, KVP_EXIT_USAGE, "unknown option %s; see --help", argv[optind - 1]);
-        if (c == 0 && set_value(&rows[at], optarg) != KVP_OK) {
+        const char *given = c == 0 && optarg == NULL && rows[at].type == KVP_CLI_PERIOD ? "1s" : optarg;
+        if (c == 0 && set_value(&rows[at], given) != KVP_OK) {
             char wanted[160];
-            return kvp_cli_complain(verb, KVP_EXIT_USAGE, "--%s does not take \"%s\", but %s", rows[at].name, optarg,
+            return kvp_cli_complain(verb, KVP_EXIT_USAGE, "--%s does not take \"%s\", but %s", rows[at].name, given,
                                     say_wanted(&rows[at], wanted, sizeof(wanted)));
         }
     }

@@ -136,18 +136,3 @@ kvp_report_print(kvp_table_t *taken, bool is_json)
         json_object_put(taken->json);
     free(taken);
 }
-
-const char *
-kvp_format_bytes(uint64_t bytes, char dst[KVP_BYTES_TEXT_MAX])
-{
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-    size_t unit = 0;
-    double value = (double)bytes;
-    while (value >= 1024 && unit + 1 < KVP_ARRAY_LEN(units)) {
-        value /= 1024;
-        unit++;
-    }
-    const bool is_whole = bytes % (1ull << (10 * unit)) == 0;
-    snprintf(dst, KVP_BYTES_TEXT_MAX, "%.*f %s", is_whole ? 0 : 2, value, units[unit]);
-    return dst;
-}

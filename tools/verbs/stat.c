@@ -8,11 +8,17 @@
 #include "tools/base/opts.h"
 #include "tools/base/json_out.h"
 #include "tools/base/report.h"
+#include "tools/top/model.h"
 
+#include "common/clock.h"
+
+#include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #define CELL_MAX 160
 #define COLUMNS_MAX 32
@@ -153,45 +159,6 @@ print_hits(struct json_object *pool)
     putchar('\n');
 }
 
-/* Prints a line about a fault; the first such line begins with "wrong". */
-static void __attribute__((format(printf, 2, 3))) print_wrong(size_t *lines, const char *fmt, ...)
-{
-    va_list args;
-    printf("%-11s", *lines == 0 ? "wrong" : "");
-    va_start(args, fmt);
-    vprintf(fmt, args);
-    va_end(args);
-    putchar('\n');
-    *lines += 1;
-}
-
-/* Prints a node's fault. If the master is a standby, transports are no fault: the client then connects to no node. */
-static void
-print_wrong_of_node(size_t *lines, struct json_object *segment, bool is_standby)
-{
-    char name[CELL_MAX];
-    const char *state = kvp_json_get_text(segment, "state"), *node = kvp_json_get_text(segment, "node");
-    kvp_cli_quote(node, strlen(node), name, sizeof name);
-    if (strcmp(state, "lost") == 0) return; /* no line: the master's own list of faults contains lost nodes */
-    if (strcmp(state, "up") != 0)
-        print_wrong(lines, "node %s is %s: it takes no new objects", name, state);
-    else if (!is_standby && strcmp(kvp_json_get_text(segment, "transport"), "none") == 0)
-        print_wrong(lines, "no transport leads from here to node %s: kvpool doctor says why", name);
-}
-
-/* print_wrong_of_pool prints the causes of a degraded pool that the master reports. */
-static void
-print_wrong_of_pool(size_t *lines, struct json_object *why)
-{
-    for (size_t i = 0; i < json_object_array_length(why); i++) {
-        char text[512];
-        const char *said = kvp_json_get_text(json_object_array_get_idx(why, i), "text");
-
-        kvp_cli_quote(said, strlen(said), text, sizeof text);
-        print_wrong(lines, "%s", text);
-    }
-}
-
 static void
 print_tiers(struct json_object *tiers)
 {
@@ -209,24 +176,19 @@ print_tiers(struct json_object *tiers)
 }
 
 static void
-print_what_is_wrong(struct json_object *pool, struct json_object *segments)
+print_what_is_wrong(struct json_object *stat)
 {
-    char bytes[KVP_BYTES_TEXT_MAX];
-    size_t lines = 0;
-    struct json_object *counters = kvp_json_get(pool, "counters");
-    const uint64_t quarantine = kvp_json_get_u64(pool, "quarantine_bytes"),
-                   refused = kvp_json_get_u64(counters, "put_no_space"),
-                   breaches = kvp_json_get_u64(counters, "protocol_errors");
-    print_wrong_of_pool(&lines, kvp_json_get(pool, "why"));
-    for (size_t i = 0; i < json_object_array_length(segments); i++)
-        print_wrong_of_node(&lines, json_object_array_get_idx(segments, i),
-                            json_object_get_boolean(kvp_json_get(pool, "is_standby")));
-    if (quarantine > 0)
-        print_wrong(&lines, "%s are in quarantine: a client died or stopped during a put, and may still write there",
-                    kvp_format_bytes(quarantine, bytes));
-    if (refused > 0) print_wrong(&lines, "puts refused for want of space: %" PRIu64, refused);
-    if (breaches > 0) print_wrong(&lines, "connections closed for a breach of the protocol: %" PRIu64, breaches);
-    if (lines == 0) print_wrong(&lines, "nothing");
+    struct json_object *wrong = kvp_top_wrong(stat);
+    const size_t n = json_object_array_length(wrong);
+    char text[512];
+
+    for (size_t i = 0; i < n; i++) {
+        const char *said = json_object_get_string(json_object_array_get_idx(wrong, i));
+
+        printf("%-11s%s\n", i == 0 ? "wrong" : "", kvp_cli_quote(said, strlen(said), text, sizeof text));
+    }
+    if (n == 0) printf("%-11snothing\n", "wrong");
+    json_object_put(wrong);
 }
 
 /* print_some_columns prints the named columns of the rows as a table; nothing if there are no rows. */
@@ -234,14 +196,7 @@ static void
 print_some_columns(const char *title, struct json_object *from, const char *const *names, size_t n)
 {
     bool is_first = false;
-    struct json_object *rows = json_object_new_array();
-    for (size_t i = 0; i < json_object_array_length(from); i++) {
-        struct json_object *row = json_object_new_object();
-        for (size_t c = 0; c < n; c++)
-            json_object_object_add(row, names[c],
-                                   json_object_get(kvp_json_get(json_object_array_get_idx(from, i), names[c])));
-        json_object_array_add(rows, row);
-    }
+    struct json_object *rows = kvp_json_pick(from, names, n);
     if (is_table(rows)) print_table(title, rows, &is_first);
     json_object_put(rows);
 }
@@ -289,7 +244,7 @@ print_screen(struct json_object *stat)
     printf("objects    %" PRIu64 ", and %" PRIu64 " puts under way\n", kvp_json_get_u64(pool, "objects"),
            kvp_json_get_u64(pool, "attempts"));
     print_hits(pool);
-    print_what_is_wrong(pool, segments);
+    print_what_is_wrong(stat);
     static const char *const of_nodes[] = {"node", "state", "transport", "used_bytes", "size_bytes", "objects", "addr"};
     static const char *const of_masters[] = {"address", "state", "lag_bytes", "id"};
     hide_lost_transports(segments);
@@ -313,26 +268,6 @@ print_stat(struct json_object *stat, const kvp_cli_common_t *common, bool wants_
 }
 
 /* ---- lists of masters and nodes */
-/* Gives each node the state and the bytes of its SSD tier, whose name is that of the node with "/ssd" behind it. */
-static void
-join_tiers(struct json_object *nodes, struct json_object *tiers)
-{
-    for (size_t i = 0; i < json_object_array_length(nodes); i++) {
-        struct json_object *node = json_object_array_get_idx(nodes, i);
-        char name[CELL_MAX];
-
-        snprintf(name, sizeof name, "%s/ssd", kvp_json_get_text(node, "node"));
-        for (size_t k = 0; k < json_object_array_length(tiers); k++) {
-            struct json_object *tier = json_object_array_get_idx(tiers, k);
-
-            if (strcmp(kvp_json_get_text(tier, "node"), name) != 0) continue;
-            json_object_object_add(node, "ssd", json_object_get(kvp_json_get(tier, "state")));
-            json_object_object_add(node, "ssd_used_bytes", json_object_get(kvp_json_get(tier, "used_bytes")));
-            json_object_object_add(node, "ssd_size_bytes", json_object_get(kvp_json_get(tier, "size_bytes")));
-        }
-    }
-}
-
 int
 kvp_cli_list_part(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, const char *part)
 {
@@ -351,7 +286,7 @@ kvp_cli_list_part(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, const ch
     kvpool_free(pool);
     if (err != KVPOOL_OK) return kvp_cli_fail_why(verb, common, "ls", err);
     rows = kvp_json_get(stat, part);
-    if (is_nodes) join_tiers(rows, kvp_json_get(stat, "tiers"));
+    if (is_nodes) kvp_top_join_tiers(rows, kvp_json_get(stat, "tiers"));
     if (is_nodes && !common->is_json) hide_lost_transports(rows);
     if (common->is_json)
         kvp_json_line(json_object_get(rows), stdout); /* kvp_json_line releases this reference */
@@ -438,13 +373,93 @@ stat_conductor(const kvp_cli_verb_t *verb, const char *at, kvp_cli_common_t *com
     return kvp_cli_flush(verb, KVP_EXIT_DONE);
 }
 
+/* ---- lines for pipes */
+/* Prints the figures as one line: pairs of name and value, or JSON. Takes the figures. */
+static void
+print_watch_line(struct json_object *figures, const kvp_cli_common_t *common)
+{
+    const char *between = "";
+    char text[1024];
+
+    if (common->is_json) {
+        kvp_json_line(figures, stdout); /* kvp_json_line releases the JSON object */
+        return;
+    }
+    json_object_object_foreach(figures, name, value)
+    {
+        const char *said = value == NULL ? "" : json_object_get_string(value);
+        const bool is_plain = said[0] != '\0' && said[strcspn(said, " =\"")] == '\0';
+
+        for (const char *c = kvp_cli_quote(said, strlen(said), text, sizeof text); *c != '\0'; c++)
+            if (*c == '"') text[c - text] = '\'';
+        if (value != NULL) printf("%s%s=%s%s%s", between, name, is_plain ? "" : "\"", text, is_plain ? "" : "\"");
+        if (value != NULL) between = " ";
+    }
+    putchar('\n');
+    json_object_put(figures);
+}
+
+/* Returns the figures of a line, which begin with the time. */
+static struct json_object *
+watch_figures(struct json_object *before, struct json_object *now, int err)
+{
+    struct json_object *figures = json_object_new_object(), *model;
+    char at[32];
+    struct timespec ts;
+    struct tm tm;
+
+    clock_gettime(CLOCK_REALTIME, &ts);
+    strftime(at, sizeof at, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&ts.tv_sec, &tm));
+    json_object_object_add(figures, "time", json_object_new_string(at));
+    if (err != KVPOOL_OK) {
+        json_object_object_add(figures, "error", json_object_new_string(kvpool_errname(err)));
+        json_object_object_add(figures, "detail", json_object_new_string(kvpool_strerror(err)));
+        return figures;
+    }
+    model = kvp_top_model(before, now);
+    json_object_object_foreach(kvp_json_get(model, "head"), name, value)
+        json_object_object_add(figures, name, json_object_get(value));
+    if (json_object_array_length(kvp_json_get(model, "wrong")) > 0)
+        json_object_object_add(figures, "why",
+                               json_object_get(json_object_array_get_idx(kvp_json_get(model, "wrong"), 0)));
+    json_object_put(model);
+    return figures;
+}
+
+/* Prints a line each interval until standard output is closed. A master that does not answer is asked again. */
+static int
+watch_pool(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t *pool, uint64_t interval_ns)
+{
+    struct pollfd out = {.fd = STDOUT_FILENO};
+    struct json_object *before = NULL, *now = NULL;
+    int err = kvp_json_stat(pool, 0, &before);
+
+    for (uint64_t due = kvp_now_ns() + interval_ns;; due = kvp_max_u64(due + interval_ns, kvp_now_ns())) {
+        for (uint64_t at; (at = kvp_now_ns()) < due && out.revents == 0;)
+            (void)poll(&out, 1, (int)((due - at) / KVP_NS_PER_MS) + 1);
+        if ((out.revents & (POLLERR | POLLNVAL)) != 0) break; /* the reader of the pipe has closed it */
+        err = kvp_json_stat(pool, 0, &now);
+        print_watch_line(watch_figures(before, now, err), common);
+        if (fflush(stdout) != 0 && errno == EPIPE) break;
+        if (ferror(stdout)) return kvp_cli_flush(verb, KVP_EXIT_REFUSED);
+        if (err != KVPOOL_OK) continue;
+        json_object_put(before);
+        before = now;
+    }
+    json_object_put(before);
+    return KVP_EXIT_DONE;
+}
+
 int
 kvp_cli_stat(const kvp_cli_verb_t *verb, int argc, char **argv)
 {
     bool wants_all = false, is_conductor = false;
+    uint64_t watch_ns = 0;
     const char *conductor_http = KVP_CLI_CONDUCTOR;
     const kvp_cli_opt_t opts[] = {
         {"all", KVP_CLI_FLAG, &wants_all, NULL, "every figure of the pool, the tenant and this client", 0, 0},
+        {"watch", KVP_CLI_PERIOD, &watch_ns, "TIME]", "a line of rates each interval (default 1s), until interrupted",
+         100000000, 3600 * KVP_NS_PER_S},
         {"conductor", KVP_CLI_FLAG, &is_conductor, NULL, "what a conductor knows, instead of the pool", 0, 0},
         {"conductor-http", KVP_CLI_TEXT, &conductor_http, "HOST:PORT",
          "of the conductor (default " KVP_CLI_CONDUCTOR ")", 0, 0}};
@@ -454,10 +469,17 @@ kvp_cli_stat(const kvp_cli_verb_t *verb, int argc, char **argv)
     int first;
     int code = kvp_cli_parse(verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &common, &first);
     if (code != KVP_EXIT_GO_ON) return code;
+    if (watch_ns > 0 && (wants_all || is_conductor))
+        return kvp_cli_complain(verb, KVP_EXIT_USAGE, "--watch is not for --all and --conductor");
     if (is_conductor) return stat_conductor(verb, conductor_http, &common);
     common.state_only = common.masters_n == 1; /* a single named master is asked even if it does not lead */
     code = kvp_cli_open(verb, &common, &pool);
     if (code != KVP_EXIT_DONE) return code;
+    if (watch_ns > 0) {
+        code = watch_pool(verb, &common, pool, watch_ns);
+        kvpool_free(pool);
+        return code;
+    }
     int err = kvp_json_stat(pool, 0, &stat);
     kvpool_free(pool);
     if (err != KVPOOL_OK) return kvp_cli_fail_why(verb, &common, "stat", err);

@@ -79,9 +79,11 @@ typedef struct {
     X(put_retry_after, "puts refused with RETRY_AFTER")                                                                \
     X(put_collisions, "puts refused with COLLISION")                                                                   \
     X(commits, "committed puts")                                                                                       \
+    X(put_bytes, "payload bytes of them")                                                                              \
     X(aborts, "aborted attempts")                                                                                      \
     X(gets, "keys in Get")                                                                                             \
     X(get_misses, "of these, not found")                                                                               \
+    X(get_bytes, "payload bytes of the found ones, and of objects read from known locations")                          \
     X(exists, "keys in Exists")                                                                                        \
     X(exists_misses, "of these, not found")                                                                            \
     X(lookups, "keys in Lookup")                                                                                       \
@@ -92,6 +94,7 @@ typedef struct {
     X(bumped, "objects dropped because their namespace was bumped")                                                    \
     X(evictions, "evicted objects")                                                                                    \
     X(evicted_bytes, "evicted payload bytes")                                                                          \
+    X(evicted_age_ms, "times from the puts of evicted objects to their evictions, all together")                       \
     X(evict_foreground, "evictions with a put waiting")                                                                \
     X(evict_window, "evictions as a neighbour in a window")                                                            \
     X(chunks_taken, "chunks that passed from one tenant to another")                                                   \

@@ -19,6 +19,7 @@ kvp_evict_one(kvp_evict_t *ev, uint32_t oid)
 
     ev->ctx->st.evictions++;
     ev->ctx->st.evicted_bytes += kvp_obj_len(ev->cat, o);
+    ev->ctx->st.evicted_age_ms += kvp_ages_age(&ev->cat->ages, kvp_obj_version(o), ev->ctx->now_ns) / KVP_MS(1);
     if (kvp_obj_tier(ev->cat, o) != NULL) {
         kvp_obj_leave_memory(ev->space, oid);
         return;

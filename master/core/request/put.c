@@ -403,6 +403,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     o->pin = pin & 3u;
     kvp_record_commit(&m->cat, oid, a->digest);
     kvp_asks_put(&m->cat, s->tenant, a->digest, kvp_obj_len(&m->cat, o));
+    m->ctx.st.put_bytes += kvp_obj_len(&m->cat, o);
     if (a->is_upsert) {
         if (reply->deferred != NULL) reply->deferred->needs_sync = true;
         supersede_old(m, a, reply->deferred);

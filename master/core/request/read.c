@@ -265,8 +265,10 @@ answer_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const kvp_st
         kvp_pb_free(&pb, msg);
         return;
     }
-    for (uint32_t i = 0; i < got.found_n; i++)
+    for (uint32_t i = 0; i < got.found_n; i++) {
         reply.nloc += kvp_obj_served_n(&m->cat, kvp_obj(m->cat.index, got.found[i]));
+        if (!msg->no_hold) m->ctx.st.get_bytes += kvp_obj_len(&m->cat, kvp_obj(m->cat.index, got.found[i]));
+    }
     reply.n = msg->n;
     reply.is_leased = msg->wants_lease;
     reply.has_lineages = msg->wants_lineages;
@@ -379,6 +381,7 @@ kvp_on_used(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_asks_read(&m->cat, s->tenant, used[i].digest, used[i].reads);
         kvp_victim_used(&m->prot, oid);
         m->ctx.st.used++;
+        m->ctx.st.get_bytes += used[i].reads * kvp_obj_len(&m->cat, kvp_obj(m->cat.index, oid));
     }
     kvp_reply_plain(&m->peers, s, &f->hdr, KVP_OK, "");
     kvp_pb_free(&pb, msg);

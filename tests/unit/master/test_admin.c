@@ -93,11 +93,11 @@ static void
 assert_figure(const char *name, bool is_gauge)
 {
     const size_t len = strlen(name);
-    const bool is_ns = len > 3 && strcmp(name + len - 3, "_ns") == 0;
+    const bool is_time = len > 3 && (strcmp(name + len - 3, "_ns") == 0 || strcmp(name + len - 3, "_ms") == 0);
     char line[128];
 
-    snprintf(line, sizeof line, "\nkvpool_master_%.*s%s%s ", (int)(is_ns ? len - 3 : len), name,
-             is_ns ? "_seconds" : "", is_gauge ? "" : "_total");
+    snprintf(line, sizeof line, "\nkvpool_master_%.*s%s%s ", (int)(is_time ? len - 3 : len), name,
+             is_time ? "_seconds" : "", is_gauge ? "" : "_total");
     assert_has(line);
 }
 
