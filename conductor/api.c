@@ -281,6 +281,7 @@ on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *res
     (void)request;
     kvp_jsonw_open(&w, NULL, '{');
     kvp_jsonw_text(&w, "status", kvp_registry_trouble(api->registry, text, sizeof text) ? "degraded" : "ok");
+    kvp_jsonw_text(&w, "version", KVP_RELEASE);
     kvp_registry_write_why(api->registry, &w);
     kvp_jsonw_close(&w, '}');
 }

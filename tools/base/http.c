@@ -118,8 +118,19 @@ ask_at(const char *at, const char *path, const char *body, kvp_buf_t *answer, co
     return err;
 }
 
+/* Returns the time in the header Date, in seconds since 1970; 0 = there is none. */
+static time_t
+date_of(const char *answer)
+{
+    const char *date = strcasestr(answer, "\r\nDate: ");
+    struct tm tm = {0};
+
+    return date != NULL && strptime(date + 8, "%a, %d %b %Y %H:%M:%S GMT", &tm) != NULL ? timegm(&tm) : 0;
+}
+
 kvp_err_t
-kvp_cli_http(const char *at, const char *path, const char *body, struct json_object **answer_out, const char **why_out)
+kvp_cli_http(const char *at, const char *path, const char *body, struct json_object **answer_out, const char **why_out,
+             time_t *date_out)
 {
     const char *found = NULL;
     kvp_buf_t answer;
@@ -127,6 +138,7 @@ kvp_cli_http(const char *at, const char *path, const char *body, struct json_obj
     kvp_buf_init(&answer, ANSWER_MAX);
     const kvp_err_t err = ask_at(at, path, body, &answer, &found, why_out);
     *answer_out = found == NULL ? NULL : json_tokener_parse(found);
+    if (date_out != NULL) *date_out = found == NULL ? 0 : date_of((const char *)answer.data);
     kvp_buf_fini(&answer);
     return err;
 }

@@ -6,13 +6,15 @@
 #include "common/base.h"
 
 #include <json-c/json.h>
+#include <time.h>
 
 /* kvp_cli_http requests the path from `at` (HOST:PORT): POST with the body, or GET if body is NULL. *answer_out is
  * the JSON of the answer, which the caller releases with json_object_put; NULL if the answer is not JSON. Errors:
  * INVALID (at), UNREACHABLE (also after 5 s of silence), PROTO (not HTTP), INTERNAL (a status other than 200),
- * LIMIT (more than 64 MiB). *why_out is set for UNREACHABLE; the text is valid until the next call. */
+ * LIMIT (more than 64 MiB). *why_out is set for UNREACHABLE; the text is valid until the next call. *date_out, unless
+ * date_out is NULL, is the server's clock when it answered, in whole seconds since 1970; 0 = not in the answer. */
 kvp_err_t kvp_cli_http(const char *at, const char *path, const char *body, struct json_object **answer_out,
-                       const char **why_out) KVP_MUST_USE;
+                       const char **why_out, time_t *date_out) KVP_MUST_USE;
 
 /* kvp_cli_http_text is the same for GET of a text, which the caller frees; NULL after an error. */
 kvp_err_t kvp_cli_http_text(const char *at, const char *path, char **text_out, const char **why_out) KVP_MUST_USE;

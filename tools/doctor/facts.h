@@ -13,7 +13,7 @@
 #define KVP_DOCTOR_TRANSPORTS 3u /* number of transports: shm, rdma, tcp */
 #define KVP_DOCTOR_NODES_MAX 256u /* limit of the nodes that are probed */
 #define KVP_DOCTOR_FINDINGS_MAX 128u
-#define KVP_DOCTOR_WRONG_MAX 16u
+#define KVP_DOCTOR_WRONG_MAX 64u
 #define KVP_DOCTOR_SMALL_BYTES 256u /* size of the small probe, which fits in one packet of any network */
 #define KVP_DOCTOR_PROBE_BYTES 65536u /* size of the large probe, which fills packets of any size */
 #define KVP_DOCTOR_NO_LIMIT UINT64_MAX
@@ -110,7 +110,7 @@ typedef struct {
     size_t tiers_n;
     struct {
         char code[32], text[448];
-    } wrong[KVP_DOCTOR_WRONG_MAX]; /* the master's reports of causes why the pool is degraded */
+    } wrong[KVP_DOCTOR_WRONG_MAX]; /* causes why the pool is degraded, by the master, and what daemons.c found */
     size_t wrong_n;
 } kvp_doctor_facts_t;
 

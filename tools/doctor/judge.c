@@ -223,11 +223,12 @@ judge_limits(judge_t *j)
                     "ulimit -n 65536; LimitNOFILE=65536 in the service's unit",
                     "this process may open %llu files; a client needs some for each node",
                     (unsigned long long)f->open_files);
-    if (strcmp(f->shmem_huge, "never") == 0 || strcmp(f->shmem_huge, "deny") == 0)
-        say_finding(begin_finding(j, KVP_DOCTOR_INFO, "huge_pages"),
-                    "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
-                    "shared memory gets no huge pages (%s), so that nodes start and first copies run slower",
-                    f->shmem_huge);
+    if (needs > MEMLOCK_LOW && (strcmp(f->shmem_huge, "never") == 0 || strcmp(f->shmem_huge, "deny") == 0))
+        say_finding(
+            begin_finding(j, KVP_DOCTOR_INFO, "huge_pages"),
+            "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+            "shared memory gets no huge pages (%s), so that this host's nodes start and first copies run slower",
+            f->shmem_huge);
 }
 
 /* ---- findings about the pool */
@@ -249,14 +250,21 @@ judge_no_pool(judge_t *j)
                     "%s (%s)", why, kvp_err_name(f->pool_err));
 }
 
-/* Reports the causes of a degraded pool that the master names, except those that follow from the lists of nodes
- * and tiers. */
+/* Reports what daemons.c found, and the causes of a degraded pool that the master names, except those that follow from
+ * the lists of nodes and tiers. */
 static void
 judge_wrong(judge_t *j)
 {
     static const struct {
         const char *code, *fix;
     } fixes[] = {
+        /* The first two are errors: the user named a daemon, and it is not there. */
+        {"http_unreachable", "start the daemon with this --http (its ready line names the address), or open the port"},
+        {"port_taken", "name the --http of a daemon, or end the other program: `ss -ltnp` lists programs and ports"},
+        {"disk_low", "free space there, or give the daemon another directory (--data-dir, --ssd)"},
+        {"versions", "run one version, masters first"},
+        {"clock", "run a time service, such as chrony, on all hosts"},
+        {"engine_unreachable", "start the engine, open its port, or remove it by POST /unregister"},
         {"master_missing", "start kvpool-master there again"},
         {"master_apart", "make sure that it reaches the leader's address, and read its log"},
         {"master_lagging", "check the network between them, and the standby's disk"},
@@ -271,8 +279,8 @@ judge_wrong(judge_t *j)
     for (size_t i = 0; i < j->f->wrong_n; i++)
         for (size_t k = 0; k < KVP_ARRAY_LEN(fixes); k++)
             if (strcmp(fixes[k].code, j->f->wrong[i].code) == 0)
-                say_finding(begin_finding(j, KVP_DOCTOR_WARNING, fixes[k].code), fixes[k].fix, "%s",
-                            j->f->wrong[i].text);
+                say_finding(begin_finding(j, k < 2 ? KVP_DOCTOR_ERROR : KVP_DOCTOR_WARNING, fixes[k].code),
+                            fixes[k].fix, "%s", j->f->wrong[i].text);
 }
 
 static void
@@ -295,7 +303,6 @@ judge_master(judge_t *j)
     if (f->nodes_n == 0)
         say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "no_nodes"), "start kvpool-node on the hosts that give memory",
                     "the pool has no node");
-    judge_wrong(j);
     if (f->has_more_nodes)
         say_finding(begin_finding(j, KVP_DOCTOR_INFO, "more_nodes"), "", "only the first %u nodes were looked at",
                     KVP_DOCTOR_NODES_MAX);
@@ -464,6 +471,26 @@ judge_memory(judge_t *j)
                     "%s has %s of memory left, of %s", ram->where, left, has);
 }
 
+/* Reports a node with the address of an earlier node, without the ports, and another host id. */
+static void
+judge_host_id(judge_t *j, const kvp_doctor_node_t *node)
+{
+    const char *port = memrchr(node->addr, ':', strcspn(node->addr, ","));
+
+    for (const kvp_doctor_node_t *it = j->f->nodes; it < node && port != NULL; it++) {
+        if (strncmp(it->addr, node->addr, (size_t)(port - node->addr) + 1) != 0 ||
+            strcmp(it->host_id, node->host_id) == 0)
+            continue;
+        say_finding(
+            begin_finding(j, KVP_DOCTOR_WARNING, "host_ids"),
+            "give nodes and clients of a host one host id (--host-id), or mount the host's /etc/machine-id into "
+            "its containers",
+            "nodes %s and %s are at one address and have different host ids: no program shares memory with both",
+            it->name, node->name);
+        return;
+    }
+}
+
 static void
 judge_node(judge_t *j, const kvp_doctor_node_t *node)
 {
@@ -474,6 +501,7 @@ judge_node(judge_t *j, const kvp_doctor_node_t *node)
         return;
     }
     judge_way(j, node);
+    judge_host_id(j, node);
     for (size_t i = 0; i < KVP_DOCTOR_TRANSPORTS; i++)
         if (node->probes[i].was_made) judge_probe(j, node, j->f->transports[i].name, &node->probes[i]);
     for (size_t i = 0; i < j->f->ports_n; i++) {
@@ -523,6 +551,7 @@ kvp_doctor_judge(const kvp_doctor_facts_t *facts, kvp_doctor_finding_t *findings
     judge_ports(&j);
     judge_limits(&j);
     judge_master(&j);
+    judge_wrong(&j);
     judge_chunks(&j);
     judge_memory(&j);
     judge_wheel(&j);

@@ -300,12 +300,14 @@ is_healthy(const doctor_t *d)
 }
 
 static int
-examine_all(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, doctor_t *d)
+examine_all(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, char *http, doctor_t *d)
 {
     int code = kvp_doctor_ask_library(verb, common, &d->facts);
 
     if (code != KVP_EXIT_DONE) return code;
     kvp_doctor_ask_pool(common, &d->facts);
+    kvp_doctor_look_at_disks(&d->facts);
+    if (http != NULL) kvp_doctor_ask_daemons(&d->facts, http);
     d->findings_n = kvp_doctor_judge(&d->facts, d->findings, KVP_ARRAY_LEN(d->findings));
     if (common->is_json)
         print_json(d, is_healthy(d));
@@ -318,14 +320,22 @@ examine_all(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, doctor_t
 int
 kvp_cli_doctor(const kvp_cli_verb_t *verb, int argc, char **argv)
 {
+    char *http = NULL;
+    const kvp_cli_opt_t opt = {"http",
+                               KVP_CLI_TEXT,
+                               &http,
+                               "HOST:PORT[,...]",
+                               "also check the daemons with these --http addresses: version, clock, engines",
+                               0,
+                               0};
     kvp_cli_common_t common;
     int first;
-    int code = kvp_cli_parse(verb, NULL, 0, argc, argv, &common, &first);
+    int code = kvp_cli_parse(verb, &opt, 1, argc, argv, &common, &first);
 
     if (code != KVP_EXIT_GO_ON) return code;
     doctor_t *d = kvp_cli_alloc(1, sizeof(*d));
     kvp_doctor_look_here("", &d->facts);
-    code = examine_all(verb, &common, d);
+    code = examine_all(verb, &common, http, d);
     free(d->facts.tiers);
     free(d->facts.nodes);
     free(d);

@@ -118,7 +118,7 @@ compare_pools(const char *at, struct json_object *stat)
     const char *why = "its answer is not of a master";
     struct json_object *health = NULL;
 
-    if (kvp_cli_http(at, "/health", NULL, &health, &why) == KVP_OK)
+    if (kvp_cli_http(at, "/health", NULL, &health, &why, NULL) == KVP_OK)
         why =
             strcmp(kvp_json_get_text(health, "pool_id"), kvp_json_get_text(kvp_json_get(stat, "pool"), "pool_id")) == 0
                 ? NULL

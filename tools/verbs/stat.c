@@ -355,7 +355,7 @@ stat_conductor(const kvp_cli_verb_t *verb, const char *at, kvp_cli_common_t *com
 {
     struct json_object *services;
     const char *why = "the server there is no conductor; use the port of its --http";
-    const kvp_err_t err = kvp_cli_http(at, "/services", NULL, &services, &why);
+    const kvp_err_t err = kvp_cli_http(at, "/services", NULL, &services, &why, NULL);
 
     if (err == KVP_INVALID) return kvp_cli_complain(verb, KVP_EXIT_USAGE, "\"%s\" is not HOST:PORT", at);
     if (err != KVP_OK || !json_object_is_type(services, json_type_array)) {

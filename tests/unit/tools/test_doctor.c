@@ -171,6 +171,8 @@ TEST_WITH(test_limits, all_is_well, NULL)
     all_is_well(state);
     strcpy(facts.shmem_huge, "never");
     assert_finding(KVP_DOCTOR_INFO, "huge_pages", "no huge pages", "echo advise");
+    nodes[0].is_here = false;
+    assert_int_equal(kvp_doctor_judge(&facts, findings, KVP_ARRAY_LEN(findings)), 0);
     all_is_well(state);
     facts.ports[0].max_registration_bytes = 64u << 20;
     assert_finding(KVP_DOCTOR_ERROR, "registration", "registers 64 MiB", "--chunk-bytes");
