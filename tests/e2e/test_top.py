@@ -59,6 +59,13 @@ class Terminal:
         assert all(len(t) <= max(self.columns, 80) for t in self.rows.values())
         return "\n".join(self.rows[n].rstrip() for n in sorted(self.rows))
 
+    def plain(self):
+        """All that a program without a view has printed so far."""
+        with contextlib.suppress(OSError):
+            while part := os.read(self.fd, 65536):
+                self.raw += part.decode("latin-1")
+        return self.raw.replace("\r\n", "\n")
+
     def shows(self, *wanted, timeout=10):
         """Waits until the view has all of these patterns, and returns its text."""
         try:
