@@ -39,7 +39,7 @@ bool
 kvp_authrole_covers(kvp_authrole_t has, kvp_authrole_t needed)
 {
     if (has == KVP_IS_NODE) has = KVP_MAY_READ;
-    return kvp_authrole_is_client(has) && has >= needed;
+    return needed != KVP_MAY_NOTHING && kvp_authrole_is_client(has) && has >= needed;
 }
 
 const char *

@@ -52,7 +52,8 @@ kvp_err_t kvp_authrole_parse(const char *text, kvp_authrole_t *role_out) KVP_MUS
 bool kvp_authrole_is_client(kvp_authrole_t role);
 
 /* kvp_authrole_covers returns true if a client with the role `has` may do what needs the role `needed`, a role of
- * clients. A node may read, to copy objects. */
+ * clients. No client covers KVP_MAY_NOTHING: a request without a named role is refused. A node may read, to copy
+ * objects. */
 bool kvp_authrole_covers(kvp_authrole_t has, kvp_authrole_t needed);
 
 /* kvp_identity_parse_uri reads the URI of a certificate, kvpool://CLUSTER/ROLE/NAME, of len bytes. The names have

@@ -126,4 +126,18 @@ TEST(test_the_uri_of_a_certificate)
     expect_uri(longest, strlen(longest), "longer than 128 bytes");
 }
 
+TEST(test_what_each_role_covers)
+{
+    static const struct {
+        kvp_authrole_t has, most; /* `most` is the highest role of a client that is covered */
+    } roles[] = {{KVP_MAY_NOTHING, KVP_MAY_NOTHING}, {KVP_MAY_MONITOR, KVP_MAY_MONITOR}, {KVP_MAY_READ, KVP_MAY_READ},
+                 {KVP_MAY_WRITE, KVP_MAY_WRITE},     {KVP_MAY_ADMIN, KVP_MAY_ADMIN},     {KVP_IS_NODE, KVP_MAY_READ},
+                 {KVP_IS_MASTER, KVP_MAY_NOTHING},   {KVP_IS_CONDUCTOR, KVP_MAY_NOTHING}};
+
+    for (size_t i = 0; i < KVP_ARRAY_LEN(roles); i++)
+        for (kvp_authrole_t needed = KVP_MAY_NOTHING; needed <= KVP_MAY_ADMIN; needed++)
+            assert_int_equal(kvp_authrole_covers(roles[i].has, needed),
+                             needed != KVP_MAY_NOTHING && needed <= roles[i].most);
+}
+
 TEST_MAIN()
