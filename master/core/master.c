@@ -281,6 +281,7 @@ timed_tick(kvp_master_t *m)
     kvp_deferred_tick(&m->prot);
     kvp_put_tick(&m->puts);
     kvp_tier_tick(&m->space);
+    kvp_departed_tick(&m->cat.departed);
     kvp_stagewaits_tick(m);
     kvp_evict_ahead_tick(&m->evict);
     kvp_drain_tick(&m->evict);

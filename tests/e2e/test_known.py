@@ -71,7 +71,7 @@ def test_repeated_get_sends_nothing(pool, writer, reader):
     assert 0 <= anew <= MAY_LAPSE
     assert calls_now - calls <= 3 + anew, "two stats and nothing else"
     for name, value in asked_now.items():
-        if "get" in name:
+        if "get" in name and name != "get_bytes":  # which has the reads that heartbeats report
             assert value <= asked[name] + anew, f"the master's {name} moved"
 
 

@@ -19,7 +19,7 @@ THREADS = 16
 PROCESSES = 8
 ENDS = ("close", "left", "calling")
 # Of the log: a loaded machine may be slow to answer, and buffers that are too small are a part of the load.
-QUIET = re.compile(r"\S+Z (info|warn) |\w+ is refused with -600: buffer is smaller than the object ")
+QUIET = re.compile(r"time=\S+Z level=(info|warn) |\w+ is refused with -600: buffer is smaller than the object ")
 
 pytestmark = pytest.mark.limit(LOAD_S + 240)
 

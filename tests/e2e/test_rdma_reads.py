@@ -143,7 +143,7 @@ def test_memory_of_a_process_is_served_by_rdma_where_that_is_named(bench, make_p
     lost = Shell(bench, pool.addr, "lost", is_open=False)
     got = lost(f"open master={pool.addr} transports=rdma memory_bytes={16 << 20} deadline=4000")
     assert got["err"] != "OK", got
-    assert re.search(r"level=error part=node msg="cannot serve the memory by rdma: no device .*127\.0\.0\.1: listen at ", lost.log()), lost.log()
+    assert re.search(r'level=error part=node msg="cannot serve the memory by rdma: no device .*127\.0\.0\.1: listen at ', lost.log()), lost.log()
     owner = Shell(bench, pool.addr, "owner", transports="rdma", listen=f"{RDMA[0]}:0", memory_bytes=16 << 20)
     assert list(offers(pool).values()) == ["shm,rdma,tcp"]
     assert owner(f"bput k/ 0 8 {SIZE}")["results"] == {"OK": 8}

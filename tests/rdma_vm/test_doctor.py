@@ -124,7 +124,7 @@ def test_node_that_was_not_told_to_serve_by_rdma_says_why_it_does_not(lent_vm, a
     job.signal(signal.SIGTERM)
     r = job.wait(90)
     lines = [line for line in r.err.splitlines() if "rdma" in line]
-    assert b"ready " in r.out and len(lines) == 1 and " info " in lines[0] and says in lines[0], r
+    assert b"ready " in r.out and len(lines) == 1 and "level=info" in lines[0] and says in lines[0], r
 
 
 def test_pool_of_its_own_is_at_a_device_where_rdma_is_named(vm):

@@ -4,10 +4,10 @@
 
 #include "common/pages.h"
 
-#include <string.h>
-
 #define WAYS 4u
 #define BUCKET_BYTES (WAYS * sizeof(kvp_departure_t))
+#define PAGE_BYTES 4096u
+#define TOUCHED_A_TICK (64u * PAGE_BYTES / BUCKET_BYTES) /* buckets */
 #define AGE_UNIT_BITS 22u /* the unit of ages is 2^22 ns (4 ms) */
 #define AGE_CODE_MAX 127u
 
@@ -23,8 +23,6 @@ kvp_departed_init(kvp_departed_t *table, uint64_t bytes, uint64_t now_ns)
     table->entries = kvp_table_alloc(buckets * WAYS, sizeof *table->entries);
     if (table->entries == NULL) return; /* the table then knows nothing, and says so */
     table->buckets = buckets;
-    /* All pages are touched now: a step that notes a thousand departures would else have a thousand page faults. */
-    memset(table->entries, 0, buckets * BUCKET_BYTES);
 }
 
 void
@@ -32,6 +30,18 @@ kvp_departed_fini(kvp_departed_t *table)
 {
     kvp_table_free(table->entries, table->buckets * WAYS, sizeof *table->entries);
     table->entries = NULL;
+}
+
+void
+kvp_departed_tick(kvp_departed_t *table)
+{
+    const uint64_t end = kvp_min_u64(table->touched + TOUCHED_A_TICK, table->buckets);
+
+    for (; table->touched < end; table->touched += PAGE_BYTES / BUCKET_BYTES) {
+        volatile uint64_t *word = &table->entries[table->touched * WAYS].id;
+
+        *word = *word;
+    }
 }
 
 static kvp_departure_t *

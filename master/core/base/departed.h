@@ -24,6 +24,7 @@ _Static_assert(sizeof(kvp_departure_t) == 16, "four entries are a cache line");
 typedef struct {
     kvp_departure_t *entries; /* NULL = the table has no memory and knows nothing */
     uint64_t buckets; /* number of buckets, a power of two */
+    uint64_t touched; /* buckets whose pages kvp_departed_tick has touched */
     uint32_t since; /* time at which the table was made */
 } kvp_departed_t;
 
@@ -40,8 +41,10 @@ kvp_departed_ago(uint32_t at, uint64_t now_ns)
     return ((uint64_t)(kvp_departed_time(now_ns) - at) << 26) / 1000000u;
 }
 
-/* kvp_departed_init makes an empty table of at most `bytes` bytes; 0 = none. Its pages are touched at first use. */
+/* kvp_departed_init makes an empty table of at most `bytes` bytes; 0 = none. kvp_departed_tick touches
+ * 64 of its pages; without that, a step that notes a thousand departures would have a thousand page faults. */
 void kvp_departed_init(kvp_departed_t *table, uint64_t bytes, uint64_t now_ns);
+void kvp_departed_tick(kvp_departed_t *table);
 void kvp_departed_fini(kvp_departed_t *table);
 
 /* kvp_departed_prefetch begins to load the key's bucket. kvp_departed_note records a departure, in place of an
