@@ -375,6 +375,7 @@ kvp_master_on_connect(kvp_master_t *m, uint64_t conn, uint64_t now_ns)
     kvp_session_t *s;
 
     begin_input(m, now_ns);
+    note_ages(m); /* the first tick may be later than the first put */
     s = kvp_session_open(&m->peers, conn);
     if (m->peers.sessions.n > m->ctx.conf.max_sessions) kvp_session_close(&m->peers, s, "too many sessions");
 }

@@ -104,7 +104,8 @@ def test_a_pool_keys_sizes_and_a_killed_master(bench, make_pool):
     assert not re.search(r"^ +node1 ", top.shows(r"1 of 2 match"), re.M)
     top.type("\x1b")
     top.resize(200, 50)
-    assert len(top.shows(r"^ +node1 .*up.*\d+\.\d %.*[0-9a-f]{32}$", r"transport +nodes", timeout=5).splitlines()) == 50
+    top.shows(r"^ +node1 .*up.*\d+\.\d %.*[0-9a-f]{32}$", r"transport +nodes", timeout=5)
+    wait_until(lambda: len(top.text().splitlines()) == 50, 5, "a view of 50 lines")
     top.type("p")
     frozen = top.shows("PAUSED")
     load.send_signal(signal.SIGKILL)

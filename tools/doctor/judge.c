@@ -265,7 +265,7 @@ judge_wrong(judge_t *j)
         {"versions", "run one version, masters first"},
         {"clock", "run a time service, such as chrony, on all hosts"},
         {"engine_unreachable", "start the engine, open its port, or remove it by POST /unregister"},
-        {"master_missing", "start kvpool-master there again"},
+        {"master_missing", "if it does not run, start it; if it runs, it hangs or does not reach etcd: read its log"},
         {"master_apart", "make sure that it reaches the leader's address, and read its log"},
         {"master_lagging", "check the network between them, and the standby's disk"},
         {"no_standby", "start kvpool-master on another host with the same --etcd and --cluster"},

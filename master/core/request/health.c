@@ -170,5 +170,5 @@ kvp_master_wrong(const kvp_master_t *m, kvp_master_wrong_t *out)
     check_devices(m, out);
     check_faults(m, &ctx->failed_loads, "loads_fail", "loads from SSD fail", "see the node's log", out);
     check_faults(m, &ctx->unwritten, "ssd_behind", "objects were evicted before the SSD had them",
-                 "the SSDs are too slow for the puts, or cannot be written", out);
+                 "the SSDs were too slow for the puts, or could not be written", out);
 }

@@ -242,7 +242,7 @@ TEST_WITH(test_pool, all_is_well, NULL)
     facts.wrong_n = 1;
     strcpy(facts.wrong[0].code, "master_missing");
     strcpy(facts.wrong[0].text, "master 10.0.0.2:50051 is missing");
-    assert_finding(KVP_DOCTOR_WARNING, "master_missing", "10.0.0.2:50051 is missing", "start kvpool-master");
+    assert_finding(KVP_DOCTOR_WARNING, "master_missing", "10.0.0.2:50051 is missing", "if it does not run, start it");
 }
 
 TEST_WITH(test_nodes, all_is_well, NULL)
