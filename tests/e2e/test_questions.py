@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the command line asks and shows on a terminal: the question before many keys are removed, and progress."""
+import contextlib
 import re
 
 import pytest
 
-from conftest import wait_until
+from conftest import SLOW, TIER, wait_until
 from test_top import Terminal
 
 
@@ -70,3 +71,37 @@ def test_yes_removes_and_scripts_are_not_asked(ten_keys):
         assert r.rc == 0 and "Type yes" not in r.err and pool.exists("k").rc == 1, r
     said, code = on_terminal(pool.bench, None, "rm", "--yes", "k", "--master", pool.addr)
     assert code == 1 and "Type yes" not in said, said
+
+
+def test_preparation_of_bench_is_bounded_and_shows_progress(bench):
+    """Fails if puts of small objects prepare for minutes, or if a person sees nothing meanwhile."""
+    terminal = Terminal(bench, "bench", "--op", "put", "--size", "64", "--keys", "1000000", "--seconds", "1s")
+    wait_until(lambda: re.search(r"\d %, \d+ of 1000000 calls of the first pass, \d+ s left", terminal.plain()), 30, "the progress")
+    wait_until(lambda: (terminal.plain(), terminal.proc.poll())[1] is not None, 60, "the end")
+    said = terminal.plain()
+    assert terminal.proc.returncode == 0 and re.search(r"wrong bytes +0", said), said
+    assert re.search(r"stopped at \d+ of 1000000 calls, after 2.0 s", said), said
+
+
+@pytest.mark.skipif(TIER == "quick", reason="the filling has 20 s, and the test waits for their end")
+@pytest.mark.pool(memory="256MiB")
+def test_filling_of_bench_stops_at_its_limit(pool):
+    """Fails if bench fills a set without end at a master that is slow, or does not say how far it came, and what to change."""
+    terminal = Terminal(pool.bench, "bench", "--master", pool.addr, "--op", "exists", "--keys", "1500000", "--seconds", "1s")
+    shown = r"\d %, (\d+) of 1500000 objects put, \d+ s left"
+    stopped = r"stopped after 20 s, at \d+ of 1500000 objects: give fewer --keys, a smaller --set, or more --seconds\n"
+    seen = 0
+
+    def has_moved():
+        return len(re.findall(shown, terminal.plain())) > seen or re.search(stopped, terminal.plain())
+
+    while not re.search(stopped, terminal.plain()):
+        wait_until(has_moved, 30, "progress, or the limit")
+        seen = len(re.findall(shown, terminal.plain()))
+        pool.master.freeze()
+        with contextlib.suppress(pytest.fail.Exception):  # a master that answers nothing for two seconds
+            wait_until(has_moved, 2 / SLOW, "the limit")
+        pool.master.thaw()
+    wait_until(lambda: (terminal.plain(), terminal.proc.poll())[1] is not None, 60, "the end")
+    assert terminal.proc.returncode == 1 and "(DEADLINE)" in terminal.plain(), terminal.plain()
+    assert stored(pool) == 0

@@ -7,6 +7,7 @@
 #include "tools/bench/pace.h"
 #include "tools/bench/set.h"
 #include "tools/base/json_out.h"
+#include "tools/base/tty.h"
 
 #include "common/clock.h"
 #include "proto/segfmt.h"
@@ -23,6 +24,10 @@
  */
 #define SLOT_BYTES 256u
 #define PATHS_MAX 8u /* limit of the transports of a handle */
+/* Time limits of the preparation; longer rounds have longer ones. A set must be whole, a pass of puts need not. */
+#define FILL_MIN_NS (20 * KVP_NS_PER_S)
+#define FILL_ROUNDS 10u
+#define PUTS_MIN_NS (2 * KVP_NS_PER_S)
 #define WAKE_EARLY_NS 60000u /* waiting threads wake this long before a call is due, as timers may be late */
 
 typedef struct {
@@ -337,6 +342,20 @@ kvp_bench_leg(kvp_bench_t *b, uint64_t budget_ns, kvp_bench_leg_t *leg_out)
 /* ---- preparation of the pool and the set ---- */
 
 static int
+put_set(kvp_bench_t *b)
+{
+    const uint64_t limit_ns = kvp_max_u64(FILL_MIN_NS, FILL_ROUNDS * b->conf.round_ns);
+    const int err = kvp_bench_set_put(&b->set, b->pool, b->conf.batch, kvp_now_ns() + limit_ns);
+    if (b->set.late_at > 0)
+        (void)kvp_cli_complain(b->verb, KVP_EXIT_REFUSED,
+                               "putting the set was stopped after %llu s, at %zu of %llu objects: give fewer --keys, a "
+                               "smaller --set, or more --seconds",
+                               (unsigned long long)(limit_ns / KVP_NS_PER_S), b->set.late_at,
+                               (unsigned long long)b->conf.objects);
+    return err;
+}
+
+static int
 open_handle(kvp_bench_t *b)
 {
     int code = kvp_cli_open(b->verb, &b->common, &b->pool);
@@ -366,24 +385,36 @@ kvp_bench_prepare(kvp_bench_t *b)
     if (has_flag(&b->conf, KVP_BENCH_PUTS) && b->has_put) kvp_bench_set_rename(&b->set);
     if (has_flag(&b->conf, KVP_BENCH_MOVES) && !has_flag(&b->conf, KVP_BENCH_WRITES))
         kvp_bench_set_poison(&b->set, 0, b->conf.objects);
-    if (has_flag(&b->conf, KVP_BENCH_REMOVES)) err = kvp_bench_set_put(&b->set, b->pool, b->conf.batch);
+    if (has_flag(&b->conf, KVP_BENCH_REMOVES)) err = put_set(b);
     for (uint32_t i = 0; i < b->conf.threads && kvp_bench_is_one_pass(&b->conf); i++)
         b->workers[i].at = 0;
     return err;
 }
 
-/* run_pass makes one untimed pass over the whole set. */
+/* run_pass makes one untimed pass over the whole set, or over as much as the time limit allows. */
 static int
 run_pass(kvp_bench_t *b)
 {
+    const uint64_t min_ns = has_flag(&b->conf, KVP_BENCH_PUTS) ? PUTS_MIN_NS : FILL_MIN_NS;
+    const uint64_t begun_ns = kvp_now_ns(), end_ns = begun_ns + kvp_max_u64(min_ns, b->conf.round_ns);
+    const size_t all = b->conf.threads * batches_each(b);
+    kvp_progress_t progress = {0};
+    size_t done = 0;
     int err = KVPOOL_OK;
     for (uint32_t i = 0; i < b->conf.threads && err == KVPOOL_OK; i++) {
         worker_t *w = &b->workers[i];
         kvp_bench_leg_init(&w->leg);
-        for (size_t n = 0; n < batches_each(b) && err == KVPOOL_OK; n++)
+        for (size_t n = 0; n < batches_each(b) && err == KVPOOL_OK && kvp_now_ns() < end_ns; n++) {
             err = next_call(w, UINT64_MAX);
+            if (b->process == 0) kvp_progress_show(&progress, "calls of the first pass", ++done, all);
+        }
         if (err == KVPOOL_OK) err = w->leg.first_error;
     }
+    kvp_progress_end(&progress);
+    if (b->process == 0 && err == KVPOOL_OK && done < all)
+        (void)kvp_cli_complain(b->verb, KVP_EXIT_DONE,
+                               "a pass before the first round was stopped at %zu of %zu calls, after %.1f s", done, all,
+                               (double)(end_ns - begun_ns) / 1e9);
     b->has_put = true;
     return err;
 }
@@ -397,7 +428,7 @@ warm_up(kvp_bench_t *b, uint64_t *fill_ns_out)
     int err;
     *fill_ns_out = 0;
     if (!has_flag(&b->conf, KVP_BENCH_PUTS)) {
-        err = kvp_bench_set_put(&b->set, b->pool, b->conf.batch);
+        err = put_set(b);
         *fill_ns_out = kvp_now_ns() - begun;
         return err == KVPOOL_OK && !kvp_bench_is_one_pass(&b->conf) ? run_pass(b) : err;
     }
@@ -435,7 +466,7 @@ kvp_bench_open(const kvp_cli_verb_t *verb, const kvp_bench_conf_t *conf, const k
     if (err == KVPOOL_OK && code == KVP_EXIT_DONE) err = warm_up(b, fill_ns_out);
     if (err != KVPOOL_OK) {
         code = kvp_cli_fail(verb, "setting up", err);
-        if (kvp_bench_explain(conf, err) != NULL)
+        if (kvp_bench_explain(conf, err) != NULL && b->set.late_at == 0)
             code = kvp_cli_complain(verb, code, "%s", kvp_bench_explain(conf, err));
     }
     if (code != KVP_EXIT_DONE) {

@@ -6,6 +6,9 @@
 #include "tools/bench/key.h"
 #include "tools/base/cli.h"
 #include "tools/base/pattern.h"
+#include "tools/base/tty.h"
+
+#include "common/clock.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +16,7 @@
 
 /* if values do not matter: number of values in memory, shared by all objects, and of objects in a put call */
 #define SHARED_OBJECTS 1024u
+#define PUT_BYTES (8ull << 20) /* a put call may have more objects than a call of the operation, if they are small */
 #define PROCESS_SHIFT 56
 #define GENERATION_SHIFT 32
 
@@ -100,24 +104,30 @@ put_some(kvpool_t *pool, kvpool_item_t *items, size_t n, int *results)
 }
 
 int
-kvp_bench_set_put(kvp_bench_set_t *s, kvpool_t *pool, uint32_t batch)
+kvp_bench_set_put(kvp_bench_set_t *s, kvpool_t *pool, uint32_t batch, uint64_t end_ns)
 {
-    const size_t at_once = s->has_values ? batch : SHARED_OBJECTS;
+    const uint64_t small = kvp_min_u64(SHARED_OBJECTS, PUT_BYTES / s->conf.value_bytes);
+    const size_t at_once = s->has_values ? kvp_max_u64(batch, small) : SHARED_OBJECTS;
     uint32_t *order = kvp_cli_alloc(s->conf.objects, sizeof(*order));
     kvpool_item_t *items = kvp_cli_alloc(at_once, sizeof(*items));
     kvpool_iov_t *iov = kvp_cli_alloc(at_once * s->conf.pieces, sizeof(*iov));
     int *results = kvp_cli_alloc(at_once, sizeof(*results));
+    kvp_progress_t progress = {0};
     int err = KVPOOL_OK;
     size_t n = 0;
     kvp_bench_shuffle(order, s->conf.objects, s->conf.run);
-    for (size_t i = 0; i < s->conf.objects && err == KVPOOL_OK; i++) {
+    for (size_t i = 0; i < s->conf.objects && err == KVPOOL_OK && s->late_at == 0; i++) {
         const size_t object = order[i];
         if (kvp_bench_is_absent(object, s->conf.absent)) continue;
         items[n] = make_item(s, object, s->has_values ? object : n, iov + n * s->conf.pieces);
         if (++n < at_once) continue;
         err = put_some(pool, items, n, results);
         n = 0;
+        if (s->process == 0) kvp_progress_show(&progress, "objects put", i + 1, s->conf.objects);
+        if (err == KVPOOL_OK && kvp_now_ns() > end_ns && i + 1 < s->conf.objects) s->late_at = i + 1;
     }
+    kvp_progress_end(&progress);
+    if (s->late_at > 0) err = KVPOOL_DEADLINE;
     if (err == KVPOOL_OK) err = put_some(pool, items, n, results);
     free(results);
     free(iov);

@@ -21,6 +21,7 @@
 #define VALUE_BYTES (2ull << 20)
 #define KEYS 65536u /* default number of objects, of KEY_VALUE_BYTES each, if the operation moves no values */
 #define KEY_VALUE_BYTES 64u
+#define OBJECTS_MAX 131072u /* of a set whose size no option gives: small objects take long to put */
 #define KEY_BYTES 118u
 #define BATCH 32u
 #define VALUE_MAX (256ull << 20)
@@ -73,6 +74,7 @@ settle_set(bench_t *b)
     const uint64_t step = (uint64_t)c->batch * c->threads, set = b->set_bytes > 0 ? b->set_bytes : SET_BYTES;
     uint64_t n = b->keys;
     if (n == 0) n = moves_data(b) || b->set_bytes > 0 ? (set + c->value_bytes - 1) / c->value_bytes : KEYS;
+    if (b->keys == 0 && b->set_bytes == 0) n = kvp_min_u64(n, OBJECTS_MAX);
     n = (n + c->processes - 1) / c->processes;
     c->objects = kvp_max_u64(1, (n + step - 1) / step) * step;
     if (c->objects > KVP_BENCH_OBJECTS_MAX || c->objects * c->processes > KVP_BENCH_SET_MAX / c->value_bytes)
@@ -94,6 +96,7 @@ make_conf(bench_t *b)
     c->threads = (uint32_t)b->threads;
     c->processes = (uint32_t)b->processes;
     c->calls_per_s = (double)b->rate;
+    c->round_ns = b->round_ns;
     c->run = kvp_random_u64();
     const int code = check_conf(b);
     return code == KVP_EXIT_DONE ? settle_set(b) : code;
@@ -123,8 +126,8 @@ parse_options(bench_t *b, int argc, char **argv)
         {"cold", KVP_CLI_FLAG, &b->conf.is_cold, NULL, "only first passes of a new handle over the pool's memory", 0,
          0},
         {"evict", KVP_CLI_FLAG, &b->conf.does_evict, NULL, "put into a full pool", 0, 0},
-        {"set", KVP_CLI_BYTES, &b->set_bytes, "SIZE", "values gone over (default 512MiB, more than caches hold)", 1,
-         KVP_BENCH_SET_MAX},
+        {"set", KVP_CLI_BYTES, &b->set_bytes, "SIZE",
+         "values gone over (default 512MiB, more than caches hold, of at most 131072 objects)", 1, KVP_BENCH_SET_MAX},
         {"keys", KVP_CLI_U64, &b->keys, "N", "objects gone over, instead of --set (default 65536 where no bytes move)",
          1, KVP_BENCH_OBJECTS_MAX},
         {"absent", KVP_CLI_SHARE, &b->conf.absent, "SHARE", "of keys that are asked for and not present (default none)",

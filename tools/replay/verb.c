@@ -9,6 +9,7 @@
 #include "tools/base/procs.h"
 #include "tools/replay/play.h"
 #include "tools/base/report.h"
+#include "tools/base/tty.h"
 #include "tools/replay/trace.h"
 
 #include "common/clock.h"
@@ -24,7 +25,6 @@
 #define NODE_BYTES_STEP 4096u
 #define BLOCK_BYTES_MAX (256ull << 20)
 #define LRU_SHARE_MIN 0.997 /* smallest share of the LRU simulation's hits that --policy-check accepts */
-#define BAR_WIDTH 30
 
 typedef struct {
     const kvp_cli_verb_t *verb;
@@ -48,6 +48,7 @@ typedef struct {
     uint64_t lru_hits;
     size_t tenths; /* number of tenths of the run that were reported so far */
     bool is_tty;
+    kvp_progress_t progress;
     kvp_replay_result_t result;
 } replay_t;
 
@@ -159,15 +160,8 @@ show_progress(void *arg, size_t done)
     replay_t *r = arg;
     const size_t total = r->workload.requests_n;
     const size_t tenths = done * 10 / total;
-    if (r->is_tty) {
-        const int filled = (int)(done * BAR_WIDTH / total);
-        fprintf(stderr, "\r[%.*s%.*s] %3zu %%  %zu of %zu requests%s", filled, "##############################",
-                BAR_WIDTH - filled, "..............................", done * 100 / total, done, total,
-                done == total ? "\n" : "");
-        fflush(stderr);
-    } else if (tenths > r->tenths) {
-        fprintf(stderr, "%zu %%: %zu of %zu requests\n", tenths * 10, done, total);
-    }
+    kvp_progress_show(&r->progress, "requests", done, total);
+    if (!r->is_tty && tenths > r->tenths) fprintf(stderr, "%zu %%: %zu of %zu requests\n", tenths * 10, done, total);
     r->tenths = tenths;
     return !kvp_stop_has_come(r->stop_fd);
 }
@@ -189,8 +183,8 @@ run_clients(replay_t *r)
     };
     r->is_tty = isatty(STDERR_FILENO) == 1;
     int err = kvp_replay_run(&conf, &r->result);
+    kvp_progress_end(&r->progress);
     if (err == KVPOOL_OK) return KVP_EXIT_DONE;
-    if (r->is_tty) fputc('\n', stderr);
     char what[64];
     snprintf(what, sizeof(what), "stopped at request %llu", (unsigned long long)r->result.requests);
     return kvp_cli_fail(r->verb, what, err);
