@@ -188,6 +188,10 @@ def test_fsck_of_a_running_pool(make_pool, bench):
         r = pool.kvpool("fsck", "--json", *args)
         assert r.rc == 0 and r.json["verdict"] == "clean", r
         assert (r.json["keys"], r.json["objects"], r.json["read_bytes"]) == (701, 701, 700 * LEN + (3 << 20)), r
+        found = {row["node"]: row for row in r.json["nodes"]}
+        for node in pool.kvpool("node", "ls", "--json").json:
+            assert found[node["node"]]["keys"] == node["objects"] > 0, (found, node)
+        assert sum(row["read_bytes"] for row in found.values()) == r.json["read_bytes"], found
     assert pool.kvpool("fsck", "--tenant", "7", "--json").json["keys"] == 0
     pool.master.kill9()
     assert pool.kvpool("fsck", "--deadline", "300ms").rc == 3
@@ -230,6 +234,7 @@ def test_fsck_finds_what_nobody_can_read(pool):
     door = DataDoor(pool)
     meta = pool.kvpool("fsck", "--json")
     lines, told = meta.docs[:-1], meta.docs[-1]
+    assert [(row["node"], row["keys"], row["unreadable"]) for row in told["nodes"]] == [("node1", 4, 2)], told
     assert meta.rc == 1 and told["verdict"] == "unreadable" and (told["keys"], told["unreadable"]) == (4, 2), meta
     assert [(line.get("key") or line["key_hex"], line["error"]) for line in lines] == [("hollow", "STALE"), ("ff00686f6c6c6f77", "STALE")]
     wait_until(lambda: pool.kvpool("fsck").rc == 0, 5, "the master to drop them")

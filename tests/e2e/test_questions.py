@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from clients import PATHS, Shell
 from conftest import SLOW, TIER, wait_until
 from test_top import Terminal
 
@@ -105,3 +106,17 @@ def test_filling_of_bench_stops_at_its_limit(pool):
     wait_until(lambda: (terminal.plain(), terminal.proc.poll())[1] is not None, 60, "the end")
     assert terminal.proc.returncode == 1 and "(DEADLINE)" in terminal.plain(), terminal.plain()
     assert stored(pool) == 0
+
+
+def test_fsck_and_snapshot_show_progress(make_pool, bench):
+    """Fails if a person who waits for them sees nothing, or a line of progress stays, or stands in output for a program."""
+    pool = make_pool(nodes=2, memory="64MiB", data_dir=f"{bench.home}/data")
+    client = Shell(bench, pool.addr, "client", **PATHS["shm"])
+    for n, verb, shown, end in ((50000, "fsck", "keys", r"  verdict +clean\n.*\n  node\d +\d+ "),
+                                (400000, "snapshot", "objects written", r"\n  objects +400000\n")):
+        assert client(f"bput {verb}/ 0 {n - stored(pool)} 64")["results"].keys() == {"OK"}
+        said, code = on_terminal(bench, None, verb, "--master", pool.addr)
+        assert code == 0 and re.search(rf"\d %, \d+ of {n} {shown}, \d+ s left", said) and re.search(end, said, re.S), said[-2000:]
+        assert "left" not in said[said.rindex("\x1b[K"):], said[-2000:]
+        r = pool.kvpool(verb, "--json")
+        assert r.rc == 0 and r.err == "" and r.json["objects"] == n, r

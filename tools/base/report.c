@@ -10,6 +10,7 @@
 
 #define ROWS_MAX 96
 #define CELL_MAX 96
+#define COLUMNS_MAX 32
 
 typedef struct {
     const char *label;
@@ -21,6 +22,7 @@ struct kvp_table {
     struct json_object *json;
     row_t rows[ROWS_MAX];
     size_t n;
+    const char *list; /* name of a list of objects; NULL = none */
 };
 
 kvp_table_t *
@@ -111,6 +113,87 @@ kvp_report_latency(kvp_table_t *report, const char *name, const kvp_hist_t *hist
              parts[1].us, parts[2].us, parts[3].us, parts[4].us);
 }
 
+void
+kvp_report_list(kvp_table_t *report, const char *key, struct json_object *taken)
+{
+    report->list = key;
+    json_object_object_add(report->json, key, taken);
+}
+
+/* ---- tables of objects */
+static bool
+ends_with(const char *text, const char *end)
+{
+    const size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+const char *
+kvp_report_cell(const char *name, struct json_object *value, char dst[KVP_CELL_TEXT_MAX])
+{
+    char bytes[KVP_BYTES_TEXT_MAX];
+    if (ends_with(name, "_bytes") && json_object_is_type(value, json_type_int))
+        snprintf(dst, KVP_CELL_TEXT_MAX, "%s", kvp_format_bytes(json_object_get_uint64(value), bytes));
+    else if (value == NULL)
+        snprintf(dst, KVP_CELL_TEXT_MAX, "-");
+    else /* a text from a node is escaped, so that it cannot move the terminal's cursor */
+        kvp_cli_quote(json_object_get_string(value), strlen(json_object_get_string(value)), dst, KVP_CELL_TEXT_MAX);
+    return dst;
+}
+
+bool
+kvp_report_is_rows(struct json_object *value)
+{
+    return json_object_is_type(value, json_type_array) && json_object_array_length(value) > 0 &&
+           json_object_is_type(json_object_array_get_idx(value, 0), json_type_object);
+}
+
+/* column_names takes the names of the scalars in the first row, because all rows of an array have the same members. */
+static size_t
+column_names(struct json_object *first, const char *names[COLUMNS_MAX])
+{
+    size_t n = 0;
+    json_object_object_foreach(first, name, value)
+    {
+        const bool is_nested =
+            json_object_is_type(value, json_type_object) || json_object_is_type(value, json_type_array);
+        if (!is_nested && n < COLUMNS_MAX) names[n++] = name;
+    }
+    return n;
+}
+
+void
+kvp_report_rows(const char *title, struct json_object *rows, bool *is_first)
+{
+    const char *names[COLUMNS_MAX];
+    size_t width[COLUMNS_MAX];
+    char text[KVP_CELL_TEXT_MAX];
+    struct json_object *value;
+    const size_t n = column_names(json_object_array_get_idx(rows, 0), names), rows_n = json_object_array_length(rows);
+    for (size_t c = 0; c < n; c++) {
+        width[c] = strlen(names[c]);
+        for (size_t r = 0; r < rows_n; r++) {
+            value = kvp_json_get(json_object_array_get_idx(rows, r), names[c]);
+            width[c] = kvp_max_u64(width[c], strlen(kvp_report_cell(names[c], value, text)));
+        }
+    }
+    printf("%s%s\n", *is_first ? "" : "\n", title);
+    *is_first = false;
+    putchar(' ');
+    for (size_t c = 0; c < n; c++)
+        printf(" %-*s", (int)width[c], names[c]);
+    putchar('\n');
+    for (size_t r = 0; r < rows_n; r++) {
+        putchar(' ');
+        for (size_t c = 0; c < n; c++) {
+            value = kvp_json_get(json_object_array_get_idx(rows, r), names[c]);
+            printf(" %-*s", (int)width[c], kvp_report_cell(names[c], value, text));
+        }
+        putchar('\n');
+    }
+}
+
+/* ---- the whole report */
 static void
 print_table(const kvp_table_t *report)
 {
@@ -124,6 +207,8 @@ print_table(const kvp_table_t *report)
         else
             printf("  %-*s  %s\n", (int)width, r->label, r->value);
     }
+    struct json_object *rows = report->list == NULL ? NULL : kvp_json_get(report->json, report->list);
+    if (kvp_report_is_rows(rows)) kvp_report_rows(report->list, rows, &(bool){false});
 }
 
 void

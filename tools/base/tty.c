@@ -52,5 +52,5 @@ void
 kvp_progress_end(kvp_progress_t *p)
 {
     if (p->shown_ns > p->began_ns) fprintf(stderr, "\r\x1b[K");
-    *p = (kvp_progress_t){0};
+    p->shown_ns = p->began_ns;
 }

@@ -16,7 +16,8 @@ typedef struct {
 } kvp_progress_t;
 
 /* kvp_progress_show replaces the line a few times a second, if standard error is a terminal: "45 %, 450 of 1000 WHAT,
- * 12 s left". all 0: the end is not known. kvp_progress_end removes the line; call it before other output. */
+ * 12 s left". all 0: the end is not known. kvp_progress_end removes the line until the next show; call it before other
+ * output. */
 void kvp_progress_show(kvp_progress_t *progress, const char *what, uint64_t done, uint64_t all);
 void kvp_progress_end(kvp_progress_t *progress);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The verbs snapshot and fsck. snapshot makes the master begin a new log with its whole state. fsck checks whether the
  * pool's objects can be read: it gets every key of a running pool once, and runs kvpool-master --check on the log of
- * a stopped pool.
+ * a stopped pool. On a terminal both show their progress.
  *
  * Design notes. The pool changes during the check, so a fault is reported only after a second look: an unreadable
  * key is got again, and figures count as wrong only if they differ by more than the changes during the check. The
@@ -12,18 +12,67 @@
 #include "tools/base/json_out.h"
 #include "tools/base/procs.h"
 #include "tools/base/report.h"
+#include "tools/base/tty.h"
 
 #include "common/clock.h"
 
 #include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define PAGE_KEYS 256u
+#define POLL_MS 100
 #define NOT_CHECKED 2 /* exit code of fsck if the pool could not be checked */
 
 /* ---- the verb snapshot ---- */
+
+typedef struct {
+    kvpool_t *pool;
+    kvpool_opts_t how;
+    kvpool_snapshot_t snapshot;
+    int err;
+    atomic_bool is_over;
+} snapshot_t;
+
+static void *
+run_snapshot(void *arg)
+{
+    snapshot_t *s = arg;
+    s->err = kvpool_snapshot(s->pool, &s->how, &s->snapshot);
+    atomic_store(&s->is_over, true);
+    return NULL;
+}
+
+/* Makes the snapshot in a second thread. The progress is the number of records that the master has written meanwhile,
+ * at most one for each object of the pool. */
+static void
+show_snapshot(snapshot_t *s)
+{
+    kvp_progress_t progress = {0};
+    struct json_object *stat = NULL;
+    pthread_t thread;
+    uint64_t first = 0;
+    bool is_first = true;
+
+    if (pthread_create(&thread, NULL, run_snapshot, s) != 0) kvp_cli_no_memory();
+    while (!atomic_load(&s->is_over)) {
+        if (kvp_json_stat(s->pool, 0, &stat) == KVPOOL_OK) {
+            const uint64_t objects = kvp_json_find_u64(stat, "objects"), now = kvp_json_find_u64(stat, "log_records");
+            if (is_first) first = now;
+            is_first = false;
+            kvp_progress_show(&progress, "objects written", kvp_min_u64(now - kvp_min_u64(now, first), objects),
+                              objects);
+            json_object_put(stat);
+        }
+        (void)poll(NULL, 0, POLL_MS);
+    }
+    kvp_progress_end(&progress);
+    (void)pthread_join(thread, NULL);
+}
 
 int
 kvp_cli_snapshot(const kvp_cli_verb_t *verb, int argc, char **argv)
@@ -32,23 +81,25 @@ kvp_cli_snapshot(const kvp_cli_verb_t *verb, int argc, char **argv)
     const kvp_cli_opt_t opts[] = {{"wait", KVP_CLI_DURATION, &wait_ns, "TIME", "for it to be on the disk (default 60s)",
                                    1000000, 86400 * KVP_NS_PER_S}};
     kvp_cli_common_t common;
-    kvpool_t *pool = NULL;
-    kvpool_snapshot_t snapshot;
+    snapshot_t s = {0};
     int first;
     int code = kvp_cli_parse(verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &common, &first);
     if (code != KVP_EXIT_GO_ON) return code;
-    code = kvp_cli_open(verb, &common, &pool);
+    code = kvp_cli_open(verb, &common, &s.pool);
     if (code != KVP_EXIT_DONE) return code;
-    kvpool_opts_t how = kvp_cli_call_opts(&common, 0);
-    how.deadline_ms = (uint32_t)(wait_ns / KVP_NS_PER_MS);
+    s.how = kvp_cli_call_opts(&common, 0);
+    s.how.deadline_ms = (uint32_t)(wait_ns / KVP_NS_PER_MS);
     const uint64_t began_ns = kvp_now_ns();
-    int err = kvpool_snapshot(pool, &how, &snapshot);
-    kvpool_free(pool);
-    if (err != KVPOOL_OK) return kvp_cli_fail_why(verb, &common, "snapshot", err);
+    if (isatty(STDERR_FILENO) == 1)
+        show_snapshot(&s);
+    else
+        (void)run_snapshot(&s);
+    kvpool_free(s.pool);
+    if (s.err != KVPOOL_OK) return kvp_cli_fail_why(verb, &common, "snapshot", s.err);
     kvp_table_t *report = kvp_report_create();
     kvp_report_real(report, "elapsed_ms", "took (ms)", (double)(kvp_now_ns() - began_ns) / 1e6, 1);
-    kvp_report_count(report, "objects", "objects", snapshot.objects);
-    kvp_report_bytes(report, "log_bytes", "log", snapshot.log_bytes);
+    kvp_report_count(report, "objects", "objects", s.snapshot.objects);
+    kvp_report_bytes(report, "log_bytes", "log", s.snapshot.log_bytes);
     kvp_report_print(report, common.is_json);
     return kvp_cli_flush(verb, KVP_EXIT_DONE);
 }
@@ -81,6 +132,13 @@ typedef struct {
     uint8_t bytes[KVPOOL_KEY_MAX];
 } found_t;
 
+/* What was found on a node's memory or SSD. A key counts where its first copy was when it was listed. */
+typedef struct {
+    uint64_t segment; /* 0 = none that was known when the check began */
+    const char *node; /* borrowed from `before` */
+    uint64_t keys, bytes, unreadable, away;
+} place_t;
+
 typedef struct {
     const kvp_cli_verb_t *verb;
     const kvp_cli_common_t *common;
@@ -88,6 +146,9 @@ typedef struct {
     bool is_repairing;
     found_t *page;
     size_t page_n;
+    place_t *places; /* the last one is for all keys without a known place */
+    size_t places_n;
+    kvp_progress_t progress;
     struct json_object *before, *after; /* the master's figures before and after the check; NULL = not read yet */
     uint64_t listed, bytes; /* number of listed keys; total size of the readable objects */
     uint64_t gone, unreadable, away, removed;
@@ -122,24 +183,78 @@ read_key(walk_t *w, const found_t *key, size_t *len_out)
 /* Checks whether the key's object can be read, and counts the result. Returns an error only if fsck cannot continue
  * with other keys. */
 static int
-check_key(walk_t *w, const found_t *key)
+check_key(walk_t *w, const found_t *key, place_t *place)
 {
     const kvpool_opts_t force = {.struct_size = sizeof(force), .flags = KVPOOL_FORCE};
     size_t len = 0;
     const int first = read_key(w, key, &len);
     const bool is_lost = first == KVPOOL_STALE || first == KVPOOL_CORRUPT;
     int err = is_of_the_key(first) ? read_key(w, key, &len) : first;
-    if (err == KVPOOL_OK) w->bytes += len;
+    if (err == KVPOOL_OK) w->bytes += len, place->bytes += len;
+    place->keys++;
     if (err == KVPOOL_NOT_FOUND && !is_lost) {
         w->gone++;
         return KVPOOL_OK;
     }
     if (err != KVPOOL_NOT_FOUND && !is_of_the_key(err)) return err;
     *(is_lost ? &w->unreadable : &w->away) += 1;
+    *(is_lost ? &place->unreadable : &place->away) += 1;
+    kvp_progress_end(&w->progress);
     (void)kvp_cli_fail_key(w->verb, w->common, key->bytes, key->len, first);
     if (is_lost && w->is_repairing && err != KVPOOL_NOT_FOUND)
         w->removed += kvpool_remove(w->pool, key->bytes, key->len, &force) == KVPOOL_OK;
     return KVPOOL_OK;
+}
+
+static uint64_t
+of_tenant(struct json_object *stat, const char *name)
+{
+    return kvp_json_find_u64(json_object_array_get_idx(kvp_json_get(stat, "tenants"), 0), name);
+}
+
+/* Makes a place for each node and each SSD of the master's figures. */
+static void
+make_places(walk_t *w)
+{
+    struct json_object *lists[2];
+    const size_t nodes = kvp_json_get_list(w->before, "segments", &lists[0]);
+    const size_t all = nodes + kvp_json_get_list(w->before, "tiers", &lists[1]);
+
+    w->places = kvp_cli_alloc(all + 1, sizeof(*w->places));
+    for (w->places_n = 0; w->places_n < all; w->places_n++) {
+        const size_t i = w->places_n;
+        struct json_object *from = json_object_array_get_idx(lists[i >= nodes], i >= nodes ? i - nodes : i);
+        w->places[i].segment = kvp_json_get_u64(from, "segment_id");
+        w->places[i].node = kvp_json_get_text(from, "node");
+    }
+    w->places[w->places_n++].node = "unknown";
+}
+
+static place_t *
+find_place(walk_t *w, const kvpool_place_t *at, int located)
+{
+    const uint64_t segment = located != KVPOOL_OK ? 0 : at->copies > 0 ? at->segments[0] : at->tier;
+    size_t i = 0;
+    while (i + 1 < w->places_n && w->places[i].segment != segment)
+        i++;
+    return &w->places[i];
+}
+
+/* Checks the keys of a page. */
+static int
+check_page(walk_t *w)
+{
+    kvpool_key_t keys[PAGE_KEYS];
+    kvpool_place_t at[PAGE_KEYS];
+    int located[PAGE_KEYS];
+    for (size_t i = 0; i < w->page_n; i++)
+        keys[i] = (kvpool_key_t){.data = w->page[i].bytes, .len = w->page[i].len};
+    int err = kvpool_batch_locate(w->pool, keys, w->page_n, NULL, at, located);
+    for (size_t i = 0; i < w->page_n && err == KVPOOL_OK; i++) {
+        err = check_key(w, &w->page[i], find_place(w, &at[i], located[i]));
+        kvp_progress_show(&w->progress, "keys", w->listed + i + 1, of_tenant(w->before, "objects"));
+    }
+    return err;
 }
 
 static int
@@ -147,23 +262,18 @@ walk_keys(walk_t *w)
 {
     uint64_t cursor = 0;
     int err = kvp_json_stat(w->pool, 0, &w->before);
+    if (err == KVPOOL_OK) make_places(w);
     do {
         w->page_n = 0;
         if (err == KVPOOL_OK) err = kvpool_list(w->pool, "", 0, PAGE_KEYS, &cursor, keep_key, w, NULL);
-        for (size_t i = 0; i < w->page_n && err == KVPOOL_OK; i++)
-            err = check_key(w, &w->page[i]);
+        if (err == KVPOOL_OK) err = check_page(w);
         w->listed += w->page_n;
     } while (err == KVPOOL_OK && cursor != 0);
+    kvp_progress_end(&w->progress);
     return err == KVPOOL_OK ? kvp_json_stat(w->pool, 0, &w->after) : err;
 }
 
 /* ---- comparison with the master's figures ---- */
-
-static uint64_t
-of_tenant(struct json_object *stat, const char *name)
-{
-    return kvp_json_find_u64(json_object_array_get_idx(kvp_json_get(stat, "tenants"), 0), name);
-}
 
 /* Returns whether a node's memory (segment) is not available. Its objects may not be listed then. */
 static bool
@@ -196,6 +306,23 @@ do_figures_agree(const walk_t *w)
     return w->listed + more >= kvp_min_u64(a, b);
 }
 
+static struct json_object *
+list_places(const walk_t *w)
+{
+    struct json_object *list = json_object_new_array();
+    for (const place_t *p = w->places; p < w->places + w->places_n; p++) {
+        if (p->keys == 0) continue;
+        struct json_object *row = json_object_new_object();
+        json_object_object_add(row, "node", json_object_new_string(p->node));
+        json_object_object_add(row, "keys", json_object_new_uint64(p->keys));
+        json_object_object_add(row, "read_bytes", json_object_new_uint64(p->bytes));
+        json_object_object_add(row, "unreadable", json_object_new_uint64(p->unreadable));
+        json_object_object_add(row, "away", json_object_new_uint64(p->away));
+        json_object_array_add(list, row);
+    }
+    return list;
+}
+
 static int
 report_walk(const walk_t *w, uint64_t began_ns)
 {
@@ -214,6 +341,7 @@ report_walk(const walk_t *w, uint64_t began_ns)
     kvp_report_count(r, "away", "of which the node does not answer", w->away);
     kvp_report_count(r, "removed", "removed by --repair", w->removed);
     kvp_report_real(r, "elapsed_ms", "took (ms)", (double)(kvp_now_ns() - began_ns) / 1e6, 1);
+    kvp_report_list(r, "nodes", list_places(w));
     kvp_report_print(r, w->common->is_json);
     return kvp_cli_flush(w->verb, strcmp(verdict, "clean") == 0 ? KVP_EXIT_DONE : KVP_EXIT_REFUSED);
 }
@@ -234,6 +362,7 @@ check_pool(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, bool is_repairi
     if (err != KVPOOL_OK && code == KVP_EXIT_REFUSED) code = NOT_CHECKED;
     json_object_put(w.before);
     json_object_put(w.after);
+    free(w.places);
     free(w.page);
     kvpool_free(w.pool);
     return code;

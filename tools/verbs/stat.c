@@ -20,94 +20,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CELL_MAX 160
-#define COLUMNS_MAX 32
-
-static bool
-ends_with(const char *text, const char *end)
-{
-    const size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
-static const char *
-cell_text(const char *name, struct json_object *value, char dst[CELL_MAX])
-{
-    char bytes[KVP_BYTES_TEXT_MAX];
-    if (ends_with(name, "_bytes") && json_object_is_type(value, json_type_int))
-        snprintf(dst, CELL_MAX, "%s", kvp_format_bytes(json_object_get_uint64(value), bytes));
-    else if (value == NULL)
-        snprintf(dst, CELL_MAX, "-");
-    else /* a text from a node is escaped, so that it cannot move the terminal's cursor */
-        kvp_cli_quote(json_object_get_string(value), strlen(json_object_get_string(value)), dst, CELL_MAX);
-    return dst;
-}
-
-static bool
-is_table(struct json_object *value)
-{
-    return json_object_is_type(value, json_type_array) && json_object_array_length(value) > 0 &&
-           json_object_is_type(json_object_array_get_idx(value, 0), json_type_object);
-}
-
-/* column_names takes the names of the scalars in the first row, because all rows of an array have the same members. */
-static size_t
-column_names(struct json_object *first, const char *names[COLUMNS_MAX])
-{
-    size_t n = 0;
-    json_object_object_foreach(first, name, value)
-    {
-        const bool is_nested =
-            json_object_is_type(value, json_type_object) || json_object_is_type(value, json_type_array);
-        if (!is_nested && n < COLUMNS_MAX) names[n++] = name;
-    }
-    return n;
-}
-
-/* Prints a title, with an empty line before it unless it is the first one. */
-static void
-print_title(const char *title, bool *is_first)
-{
-    printf("%s%s\n", *is_first ? "" : "\n", title);
-    *is_first = false;
-}
-
-static void
-print_table(const char *title, struct json_object *rows, bool *is_first)
-{
-    const char *names[COLUMNS_MAX];
-    size_t width[COLUMNS_MAX];
-    char text[CELL_MAX];
-    struct json_object *value;
-    const size_t n = column_names(json_object_array_get_idx(rows, 0), names), rows_n = json_object_array_length(rows);
-    for (size_t c = 0; c < n; c++) {
-        width[c] = strlen(names[c]);
-        for (size_t r = 0; r < rows_n; r++) {
-            value = kvp_json_get(json_object_array_get_idx(rows, r), names[c]);
-            width[c] = kvp_max_u64(width[c], strlen(cell_text(names[c], value, text)));
-        }
-    }
-    print_title(title, is_first);
-    putchar(' ');
-    for (size_t c = 0; c < n; c++)
-        printf(" %-*s", (int)width[c], names[c]);
-    putchar('\n');
-    for (size_t r = 0; r < rows_n; r++) {
-        putchar(' ');
-        for (size_t c = 0; c < n; c++) {
-            value = kvp_json_get(json_object_array_get_idx(rows, r), names[c]);
-            printf(" %-*s", (int)width[c], cell_text(names[c], value, text));
-        }
-        putchar('\n');
-    }
-}
-
 static void
 print_section(const char *title, struct json_object *section, bool *is_first)
 {
-    char text[CELL_MAX];
+    char text[KVP_CELL_TEXT_MAX];
     size_t width = 0;
-    if (title != NULL) print_title(title, is_first);
+    if (title != NULL) printf("%s%s\n", *is_first ? "" : "\n", title);
+    *is_first &= title == NULL;
     json_object_object_foreach(section, name, value)
     {
         (void)value;
@@ -115,14 +34,14 @@ print_section(const char *title, struct json_object *section, bool *is_first)
     }
     json_object_object_foreach(section, key, scalar)
     {
-        const bool is_nested = json_object_is_type(scalar, json_type_object) || is_table(scalar);
+        const bool is_nested = json_object_is_type(scalar, json_type_object) || kvp_report_is_rows(scalar);
         const bool is_empty = json_object_is_type(scalar, json_type_array) && json_object_array_length(scalar) == 0;
-        if (!is_nested && !is_empty) printf("  %-*s  %s\n", (int)width, key, cell_text(key, scalar, text));
+        if (!is_nested && !is_empty) printf("  %-*s  %s\n", (int)width, key, kvp_report_cell(key, scalar, text));
     }
     json_object_object_foreach(section, child, nested)
     {
         if (json_object_is_type(nested, json_type_object)) print_section(child, nested, is_first);
-        if (is_table(nested)) print_table(child, nested, is_first);
+        if (kvp_report_is_rows(nested)) kvp_report_rows(child, nested, is_first);
     }
 }
 
@@ -197,7 +116,7 @@ print_some_columns(const char *title, struct json_object *from, const char *cons
 {
     bool is_first = false;
     struct json_object *rows = kvp_json_pick(from, names, n);
-    if (is_table(rows)) print_table(title, rows, &is_first);
+    if (kvp_report_is_rows(rows)) kvp_report_rows(title, rows, &is_first);
     json_object_put(rows);
 }
 
@@ -343,8 +262,8 @@ print_publishers(struct json_object *services)
 
     for (size_t i = 0; i < json_object_array_length(services); i++)
         json_object_array_add(rows, publisher_row(json_object_array_get_idx(services, i)));
-    if (is_table(rows))
-        print_table("publishers", rows, &is_first);
+    if (kvp_report_is_rows(rows))
+        kvp_report_rows("publishers", rows, &is_first);
     else
         printf("publishers  none is registered\n");
     json_object_put(rows);
