@@ -435,7 +435,29 @@ copy_sample(const kvp_admin_t *admin, kvp_sample_t *to)
     kvp_history_times(to, &admin->times);
 }
 
-/* Notes a sample if one is due. While the HTTP thread reads the history, the sample waits for the next call. */
+/* Copies what the changes are found in. Runs in the loop's thread. */
+static void
+copy_look(kvp_admin_t *admin, kvp_look_t *to)
+{
+    const kvp_master_t *core = kvp_server_core(admin->server);
+    kvp_master_stats_t stats;
+    kvp_ha_status_t status;
+
+    kvp_master_stats(core, &stats);
+    kvp_master_wrong(core, &to->wrong);
+    to->nodes_n = kvp_master_nodes(core, to->nodes, KVP_LABELLED_NODES);
+    to->counts[0] = stats.evictions;
+    to->counts[1] = stats.put_no_space + stats.put_retry_after;
+    to->term = (uint32_t)stats.term;
+    to->is_leader = admin->ha == NULL;
+    if (admin->ha == NULL) return;
+    kvp_ha_status(admin->ha, &status);
+    to->term = status.term;
+    to->is_leader = strcmp(status.role, "leader") == 0;
+    snprintf(to->leader, sizeof to->leader, "%s", status.leader.address);
+}
+
+/* Notes what has changed, and a sample if one is due. While the HTTP thread reads them, both wait for the next call. */
 static void
 on_sampling(uv_timer_t *timer)
 {
@@ -449,6 +471,9 @@ on_sampling(uv_timer_t *timer)
         copy_sample(admin, &sample);
         kvp_history_note(&admin->history, &sample);
     }
+    admin->changes.now.at_ms = now_ms;
+    copy_look(admin, &admin->changes.now);
+    kvp_changes_note(&admin->changes);
     pthread_mutex_unlock(&admin->lock);
 }
 
@@ -489,6 +514,7 @@ make_overview(kvp_admin_t *admin)
                          .ha = admin->ha == NULL ? NULL : &admin->status,
                          .labelled = &admin->labelled,
                          .history = &admin->history,
+                         .changes = &admin->changes,
                          .now = &admin->now};
     kvp_jsonw_t w;
 

@@ -7,6 +7,7 @@
 #include "common/daemon/http.h"
 #include "common/daemon/loop.h"
 #include "common/metrics.h"
+#include "master/changes.h"
 #include "master/core/api/master.h"
 #include "master/ha/ha.h"
 #include "master/history.h"
@@ -40,9 +41,10 @@ typedef struct {
     kvp_buf_t overview;
     uint64_t made_ns;
     char conductor[KVP_HOSTPORT_TEXT_MAX]; /* address of the conductor's page; "" = unknown; set before the start */
-    pthread_mutex_t lock; /* guards history */
+    pthread_mutex_t lock; /* guards history and changes */
     kvp_history_t history;
-    uv_timer_t sampling; /* notes the samples of the history, in the loop's thread; has_sampling: started */
+    kvp_changes_t changes;
+    uv_timer_t sampling; /* notes samples and changes, in the loop's thread; has_sampling: started */
     bool has_sampling;
 } kvp_admin_t;
 

@@ -236,6 +236,23 @@ write_history(kvp_jsonw_t *w, const kvp_overview_t *in)
     kvp_jsonw_close(w, '}');
 }
 
+static void
+write_changes(kvp_jsonw_t *w, const kvp_overview_t *in)
+{
+    kvp_jsonw_open(w, "changes", '[');
+    for (uint32_t i = 0; i < in->changes->n; i++) {
+        const kvp_change_t *change = kvp_changes_get(in->changes, i);
+        const uint64_t ago_ms = kvp_history_rise(change->at_ms, in->now->at_ms);
+
+        if (ago_ms > HOUR_MS) break;
+        kvp_jsonw_open(w, NULL, '{');
+        kvp_jsonw_u64(w, "ago_ms", ago_ms);
+        kvp_jsonw_text(w, "text", change->text);
+        kvp_jsonw_close(w, '}');
+    }
+    kvp_jsonw_close(w, ']');
+}
+
 static const kvp_sample_t *
 sample_before(const kvp_overview_t *in, uint64_t ms)
 {
@@ -264,5 +281,6 @@ kvp_overview_write(kvp_jsonw_t *w, const kvp_overview_t *in)
     kvp_jsonw_u64(w, "misses_ms", in->now->at_ms - hour->at_ms);
     write_causes(w, "lookup_misses", hour->core.lookup_misses, in->now->core.lookup_misses);
     write_causes(w, "get_misses", hour->core.get_misses_by, in->now->core.get_misses_by);
+    write_changes(w, in);
     if (in->history->n > 0) write_history(w, in);
 }

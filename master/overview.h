@@ -5,6 +5,7 @@
 #define KVP_MASTER_OVERVIEW_H
 
 #include "common/jsonw.h"
+#include "master/changes.h"
 #include "master/ha/ha.h"
 #include "master/history.h"
 #include "master/labelled.h"
@@ -18,6 +19,7 @@ typedef struct {
     const kvp_ha_status_t *ha; /* NULL = a single master */
     const kvp_labelled_t *labelled;
     const kvp_history_t *history;
+    const kvp_changes_t *changes;
     const kvp_sample_t *now;
 } kvp_overview_t;
 

@@ -123,6 +123,33 @@ def test_master_that_dies(pool, browser):  # noqa: F811
 
 
 @needs_browser
+@pytest.mark.limit(90)
+def test_what_has_changed(make_pool, browser):  # noqa: F811
+    """The page and the log say when a node joined, was lost, came back or left, and when evictions began."""
+    pool = make_pool(nodes=1, memory="32MiB")
+    pool.add_node(MARKUP, "16MiB")
+    base = f"http://{pool.master.http}"
+    browser.open(base + "/")
+    browser.shows(f"node {MARKUP} joined the pool", "#changes")
+    pool.nodes[1].kill9()
+    browser.shows(f"node {MARKUP} is lost: its connection ended", "#changes")
+    pool.add_node(MARKUP, "16MiB")
+    browser.shows(f"node {MARKUP} is back", "#changes")
+    pool.nodes[2].terminate()
+    browser.shows(f"node {MARKUP} left the pool", "#changes")
+    for i in range(12):
+        assert pool.put(f"k{i}", bytes(4 << 20)).rc == 0
+    browser.shows("evictions began", "#changes")
+    told = overview(pool.master)["changes"]
+    assert [c["ago_ms"] for c in told] == sorted(c["ago_ms"] for c in told), told
+    for change in told[:-1]:  # the first one is the lead, which has a line of its own
+        pool.master.wait_log(re.escape(change["text"]))
+    assert browser.get("document.querySelectorAll('img').length") == 0
+    assert_fits(browser)
+    assert_quiet(browser, base)
+
+
+@needs_browser
 @needs_etcd
 @pytest.mark.limit(120)
 def test_standby_leads_to_the_leader(bench, browser):  # noqa: F811
@@ -140,6 +167,8 @@ def test_standby_leads_to_the_leader(bench, browser):  # noqa: F811
     assert browser.get("document.getElementById('leading').hidden") and not browser.errors
     browser.get("document.querySelector('#notice a').click()")
     browser.shows("leader, term", "#who")
+    browser.shows("this master leads, in term", "#changes")
+    assert f"master {leader.listen} leads, in term" in str(overview(standby)["changes"])
     assert browser.get("location.host") == leader.http and browser.get("document.getElementById('notice').hidden")
     browser.shows("lead", "#masters")
     assert browser.get("document.getElementById('conductor').href") == "http://127.0.0.1:13333/"

@@ -249,6 +249,7 @@ def test_budget_of_writes(make_pool, bench):
     why, = pool.kvpool("stat", "--json").json["pool"]["why"]
     assert why["code"] == "ssd_behind" and "on node node1" in why["text"], why
     assert health(pool.master)["status"] == "degraded" and "ssd_behind" in str(pool.kvpool("doctor", "--json").json["findings"])
+    pool.master.wait_log("level=warn part=master msg=\"objects were evicted before the SSD had them: .* lately, .* on node node1")
     tier = node_figures(pool.nodes[0])
     assert 4 << 20 < tier["write_bytes_total"] <= 8 << 20 and tier["refused_writes_total"] > 0, tier
     assert pool.nodes[0].log().count("the write budget of the day is used up") == 1

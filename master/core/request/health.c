@@ -49,7 +49,7 @@ check_master(const kvp_master_peer_t *p, kvp_master_wrong_t *out)
     else if (p->state == KVP_MASTER_APART)
         add_wrong(out, "master_apart", "master %s is registered, and does not follow the leader: see its log", name);
     else if (p->state == KVP_MASTER_LAGGING)
-        add_wrong(out, "master_lagging", "master %s lags behind the leader by %llu bytes of the log", name,
+        add_wrong(out, "master_lagging", "master %s lags behind the leader: it lacks %llu bytes of the log", name,
                   (unsigned long long)p->lag_bytes);
 }
 

@@ -5,7 +5,10 @@
 
 #include "tests/cases.h"
 
+#include "proto/wire.h"
+
 #include <json-c/json.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +17,7 @@
 static kvp_history_t history;
 static kvp_labelled_t labelled;
 static kvp_ha_status_t masters;
+static kvp_changes_t changes;
 
 static kvp_sample_t
 sample_at(uint64_t at_ms, uint64_t commits)
@@ -68,6 +72,7 @@ TEST(test_the_document_has_a_bound)
                                .ha = &masters,
                                .labelled = &labelled,
                                .history = &history,
+                               .changes = &changes,
                                .now = &now};
     kvp_buf_t text;
     kvp_jsonw_t w;
@@ -89,6 +94,11 @@ TEST(test_the_document_has_a_bound)
         labelled.tenants[i].has_curve = true;
         memset(labelled.tenants[i].name, 1, KVP_TENANT_NAME_MAX);
     }
+    changes.n = KVP_CHANGES_MAX;
+    for (uint32_t i = 0; i < KVP_CHANGES_MAX; i++) {
+        changes.ring[i].at_ms = now.at_ms;
+        memset(changes.ring[i].text, 1, KVP_CHANGE_TEXT_MAX - 1);
+    }
     masters.masters_n = KVP_ELECTION_MEMBERS_MAX;
     kvp_buf_init(&text, 0);
     kvp_jsonw_init(&w, &text);
@@ -101,11 +111,104 @@ TEST(test_the_document_has_a_bound)
     json_object *json = json_tokener_parse((const char *)text.data);
     assert_non_null(json);
     assert_int_equal(json_object_array_length(json_object_object_get(json, "nodes")), KVP_LABELLED_NODES);
+    assert_int_equal(json_object_array_length(json_object_object_get(json, "changes")), KVP_CHANGES_MAX);
     json_object *columns = json_object_object_get(json, "history");
     json_object_object_foreach(columns, name, column) if (strcmp(name, "ago_ms") != 0)
         assert_int_equal(json_object_array_length(column), KVP_HISTORY_SAMPLES - 1);
     json_object_put(json);
     kvp_buf_fini(&text);
+}
+
+/* ---- what has changed */
+/* Looks a second later, and returns the newest change if there are n new ones; else it fails. */
+static const char *
+look(uint32_t n)
+{
+    const uint32_t next = changes.next;
+
+    changes.now.at_ms += 1000;
+    kvp_changes_note(&changes);
+    assert_int_equal((changes.next + KVP_CHANGES_MAX - next) % KVP_CHANGES_MAX, n);
+    return kvp_changes_get(&changes, 0)->text;
+}
+
+static void
+set_node(uint32_t i, const char *name, uint32_t state)
+{
+    snprintf(changes.now.nodes[i].name, sizeof changes.now.nodes[i].name, "%s", name);
+    changes.now.nodes[i].state = state;
+}
+
+static void
+set_wrong(const char *code, const char *text)
+{
+    changes.now.wrong.n = code != NULL;
+    changes.now.wrong.lines[0].code = code;
+    snprintf(changes.now.wrong.lines[0].text, sizeof changes.now.wrong.lines[0].text, "%s", text);
+}
+
+TEST(test_each_change_is_noted_once)
+{
+    memset(&changes, 0, sizeof changes);
+    changes.now = (kvp_look_t){.is_leader = true, .term = 1, .nodes_n = 1, .counts = {7, 0}};
+    set_node(0, "a", KVP_SEG_LOST);
+    assert_string_equal(look(1), "this master leads, in term 1"); /* the nodes of the log are no change */
+    set_node(0, "a", KVP_SEG_UP);
+    assert_string_equal(look(1), "node a is back");
+    changes.now.nodes_n = 2;
+    set_node(1, "b", KVP_SEG_UP);
+    assert_string_equal(look(1), "node b joined the pool");
+    set_node(0, "a", KVP_SEG_LOST);
+    set_wrong("node_lost", "node a is lost: its objects cannot be read until it is back");
+    assert_string_equal(look(1), "node a is lost: its connection ended");
+    set_wrong("ssd_behind", "objects were evicted: 4 lately");
+    changes.now.nodes_n = 1; /* another node is the first one now */
+    set_node(0, "b", KVP_SEG_DRAINING);
+    look(3);
+    assert_string_equal(kvp_changes_get(&changes, 2)->text, "objects were evicted: 4 lately");
+    assert_string_equal(kvp_changes_get(&changes, 1)->text, "node a did not come back, and is given up");
+    assert_string_equal(kvp_changes_get(&changes, 0)->text, "node b is draining");
+    set_wrong("ssd_behind", "objects were evicted: 5 lately");
+    look(0);
+    set_wrong(NULL, "");
+    assert_string_equal(look(1), "over: objects were evicted");
+    changes.now.nodes_n = 0;
+    assert_string_equal(look(1), "node b left the pool");
+}
+
+TEST(test_evictions_begin_and_end)
+{
+    memset(&changes, 0, sizeof changes);
+    changes.now = (kvp_look_t){.is_leader = true, .counts = {7, 3}};
+    look(1);
+    for (int i = 0; i < 70; i++) {
+        changes.now.counts[0]++;
+        look(i == 0);
+    }
+    for (int i = 1; i < 60; i++)
+        look(0);
+    assert_string_equal(look(1), "evictions ended: none for a minute");
+    changes.now.counts[1]++;
+    assert_string_equal(look(1), "puts are refused: no memory can be evicted for them");
+}
+
+TEST(test_leaders_change_and_a_standby_compares_no_nodes)
+{
+    memset(&changes, 0, sizeof changes);
+    look(0);
+    snprintf(changes.now.leader, sizeof changes.now.leader, "h:1");
+    changes.now.term = 4;
+    assert_string_equal(look(1), "master h:1 leads, in term 4");
+    changes.now.nodes_n = KVP_LABELLED_NODES;
+    look(0);
+    changes.now.leader[0] = '\0';
+    assert_string_equal(look(1), "no master leads");
+    changes.now.is_leader = true;
+    changes.now.term = 5;
+    assert_string_equal(look(1), "this master leads, in term 5");
+    changes.now.nodes_n = 0; /* more at once than are kept */
+    look(KVP_LABELLED_NODES % KVP_CHANGES_MAX);
+    assert_int_equal(changes.n, KVP_CHANGES_MAX);
 }
 
 TEST_MAIN()
