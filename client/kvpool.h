@@ -554,6 +554,36 @@ typedef struct {
  *   Errors: NOTSUP (the master keeps no log), SYS (the master cannot write). */
 KVPOOL_EXPORT int kvpool_snapshot(kvpool_t *pool, const kvpool_opts_t *opts, kvpool_snapshot_t *snapshot_out);
 
+#define KVPOOL_DRAIN_ASK 0
+#define KVPOOL_DRAIN_BEGIN 1
+#define KVPOOL_DRAIN_END 2
+typedef struct {
+    /* sizeof(kvpool_drain_t) */
+    size_t struct_size;
+    /* The name of the node. */
+    const char *node;
+    /* ASK: only report. BEGIN: move the objects of the node's memory to other nodes; a second BEGIN
+     * changes the options. END: the node takes puts again. */
+    uint32_t what;
+    /* BEGIN: 1 = no object is evicted to make room. 0 = if no memory is free elsewhere, the oldest
+     * objects of the pool are evicted. */
+    uint32_t no_evict;
+    /* BEGIN: after this time objects are moved although a client views or holds them; 0 = never. */
+    uint64_t deadline_ms;
+    /* BEGIN: the most bytes that all drains together move in a second; 0 = 200 MB. */
+    uint64_t bytes_per_s;
+} kvpool_drain_t;
+
+/* kvpool_drain begins or ends the drain of a node, or asks for its progress. The objects of the node
+ * are read and removed as before while they move. The state is in the master's log, and lasts until
+ * END or until the node is unmounted. The progress is one JSON object in the form of kvpool_stat
+ * (docs/operations/patching.md lists the keys).
+ *   Blocking: for the answer, not until the drain is over.
+ *   Errors: NO_SEGMENT (no node of that name), IN_PROGRESS (the node is being unmounted),
+ *   RETRY_AFTER, LOG_FAILED, NOTSUP (the master is too old), BUFFER_SMALL (the call had its effect). */
+KVPOOL_EXPORT int kvpool_drain(kvpool_t *pool, const kvpool_drain_t *drain, char *buf, size_t cap, size_t *len_out,
+                               const kvpool_opts_t *opts);
+
 #define KVPOOL_ADDRESS_MAX 288
 typedef struct {
     /* The addresses of the leader before and after the switch, "HOST:PORT". */

@@ -2,8 +2,8 @@
  * The lifecycle of a node: settings, threads, and the end.
  *
  * Threads: control (all protocol state), dial (finds a master), populate (touches memory in advance), pin (registers
- * memory if that is slow), and the transports' lanes (threads that serve data). The caller's threads only start and
- * stop the node and read figures. */
+ * memory if that is slow), fetch (reads other nodes for COPY), and the transports' lanes (threads that serve data). The
+ * caller's threads only start and stop the node and read figures. */
 #include "node/priv.h"
 
 #include "common/waits.h"
@@ -194,6 +194,13 @@ node_create(void)
     kvp_list_init(&node->link.fences);
     kvp_list_init(&node->events.deferred);
     kvp_list_init(&node->tiering.orders);
+    kvp_list_init(&node->copying.orders);
+    kvp_list_init(&node->copying.storing);
+    kvp_list_init(&node->copying.wanted);
+    kvp_list_init(&node->copying.read);
+    node->copying.noise = (kvp_log_limit_t){.burst = 3, .interval_ms = 10000};
+    pthread_mutex_init(&node->copying.lock, NULL);
+    kvp_cond_init(&node->copying.changed);
     kvp_framed_init(&node->link.conn);
     pthread_mutex_init(&node->shared.lock, NULL);
     kvp_cond_init(&node->shared.changed);
@@ -207,6 +214,7 @@ node_destroy(kvp_node_t *node)
     if (node->core != NULL) {
         kvp_node_link_close(node);
         kvp_node_tiering_close(node);
+        kvp_node_copying_close(node);
         kvp_node_keep_close(node);
         kvp_node_drop_memory(node);
         kvp_node_serve_close(node);
@@ -269,6 +277,8 @@ kvp_node_open(const kvp_node_conf_t *conf, kvp_node_t **node_out)
     err = kvp_node_serve_open(node, &at);
     if (err != KVP_OK) goto fail;
     set_name(node, conf->name);
+    err = kvp_node_copying_open(node, conf);
+    if (err != KVP_OK) goto fail;
     err = kvp_node_tiering_open(node, conf);
     if (err != KVP_OK) goto fail;
     kvp_format_hostport(&node->conf.listen, node->shared.info.addr);

@@ -66,6 +66,7 @@ lose_link(kvp_node_t *node, const char *why)
     l->state = KVP_LINK_DOWN;
     kvp_node_core_link_lost(node->core);
     kvp_node_tiering_link_lost(node);
+    kvp_node_copying_link_lost(node);
     if (is_last)
         node->link.is_done = true;
     else
@@ -138,6 +139,7 @@ ask_mount(kvp_node_t *node)
     msg.transports = transports;
     msg.is_fresh = node->is_fresh;
     msg.is_kept = node->keep.state == KVP_KEEP_UP;
+    msg.can_copy = node->copying.ops != NULL;
     msg.term = kvp_node_core_term(node->core);
     msg.mounted_term = kvp_node_core_mounted_term(node->core);
     node->link.state = KVP_LINK_MOUNTING;
@@ -429,7 +431,8 @@ static bool
 on_tier_order(kvp_node_t *node, const kvp_frame_t *frame)
 {
     kvp_err_t err;
-    bool is_good = kvp_node_tiering_on_order(node, frame, &err);
+    bool is_good = frame->hdr.opcode == KVP_OP_COPY ? kvp_node_copying_on_order(node, frame, &err)
+                                                    : kvp_node_tiering_on_order(node, frame, &err);
 
     if (is_good && err != KVP_OK) refuse_order(node, frame, err);
     return is_good;
@@ -450,6 +453,7 @@ on_order(kvp_node_t *node, const kvp_frame_t *frame)
     case KVP_OP_DEMOTE:
     case KVP_OP_STAGE:
     case KVP_OP_DROP:
+    case KVP_OP_COPY:
         return on_tier_order(node, frame);
     default:
         answer_order(node, frame, KVP_NOTSUP, "a node does not answer this", NULL, 0);

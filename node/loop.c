@@ -40,13 +40,13 @@ kvp_node_loop(void *arg)
 {
     kvp_node_t *node = arg;
     uint64_t stop_by_ns = UINT64_MAX;
-    bool is_sweeping = false;
+    bool is_sweeping = false, is_copying = false;
 
     kvp_node_link_begin(node);
     while (!node->link.is_done) {
         uint64_t now;
 
-        kvp_ignore(kvp_epoll_wait(&node->events.epoll, is_sweeping ? 0 : timeout_ms(node, stop_by_ns)),
+        kvp_ignore(kvp_epoll_wait(&node->events.epoll, is_sweeping || is_copying ? 0 : timeout_ms(node, stop_by_ns)),
                    "what is due is seen to all the same");
         handle_events(node);
         now = kvp_now_ns();
@@ -57,6 +57,7 @@ kvp_node_loop(void *arg)
         is_sweeping = kvp_node_link_sweep(node);
         kvp_node_settle(node);
         kvp_node_tiering_poll(node, now);
+        is_copying = kvp_node_copying_poll(node);
         kvp_node_link_on_settled(node);
         kvp_node_free_deferred(node);
         if (kvp_node_publish(node, &stop_by_ns)) kvp_node_link_unmount(node, now, stop_by_ns);

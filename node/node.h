@@ -5,6 +5,7 @@
 #ifndef KVP_NODE_NODE_H
 #define KVP_NODE_NODE_H
 
+#include "node/fetch.h"
 #include "node/tier/tier.h"
 #include "common/base.h"
 #include "common/metrics.h"
@@ -42,6 +43,7 @@ typedef struct {
     uint32_t max_attachments; /* the most clients that may be attached at once; 0 = 4096 */
     kvp_keep_mode_t keep;
     uint64_t keep_ns; /* how long a keeper holds the memory while no node uses it */
+    const kvp_fetch_ops_t *fetch; /* how to read other nodes; static. NULL = the node takes no copies */
     bool is_alone; /* the process is kvpool-node: no code of an embedding program runs in the process */
     bool is_lazy; /* pages are populated when they are first touched, not in the background in advance */
 } kvp_node_conf_t;
@@ -71,8 +73,9 @@ typedef struct {
 } kvp_node_info_t;
 
 /* The work that a node measures: requests of clients (attach, open_chunk), and orders of the master: retire, and from
- * their arrival to their answer demote (objects to the SSD) and stage (objects from the SSD into memory). */
-#define KVP_NODE_WORKS(X) X(attach) X(open_chunk) X(retire) X(demote) X(stage)
+ * their arrival to their answer demote (objects to the SSD), stage (objects from the SSD into memory) and copy (objects
+ * from other nodes). */
+#define KVP_NODE_WORKS(X) X(attach) X(open_chunk) X(retire) X(demote) X(stage) X(copy)
 typedef enum {
 #define KVP_NODE_WORK(name) KVP_NODE_WORK_##name,
     KVP_NODE_WORKS(KVP_NODE_WORK)

@@ -3,7 +3,8 @@
  * the control thread, from top to bottom: loop.c, link.c (the master), report.c (the report of the memory), adopt.c
  * (memory of the previous process), memory.c (the segment's memory), settle.c (what the core asks for), serve.c
  * (listeners, connections), attach.c (requests of clients), procs.c (their processes), tiering.c (the SSD tier),
- * keep.c (the keeper), watch.c (the epoll set). */
+ * copying.c (copies of other nodes' objects), extent.c (the extents that both write), keep.c (the keeper), watch.c (the
+ * epoll set). */
 #ifndef KVP_NODE_PRIV_H
 #define KVP_NODE_PRIV_H
 
@@ -126,6 +127,25 @@ typedef struct {
     kvp_list_t orders; /* orders that are not answered yet, in the order of arrival */
 } kvp_node_tiering_t;
 
+/* The state of the orders to copy objects from other nodes, used by copying.c. */
+typedef struct {
+    const kvp_fetch_ops_t *ops; /* NULL = the node takes no copies */
+    char *masters, *cluster; /* owned: as in kvp_node_conf_t */
+    pthread_t thread; /* the thread that reads, if has_thread */
+    bool has_thread;
+    kvp_list_t orders; /* orders that are not answered yet */
+    uint32_t orders_n;
+    kvp_list_t storing; /* jobs (records of orders) whose objects the control thread stores */
+    kvp_log_limit_t noise; /* for the lines on failed copies */
+    pthread_mutex_t lock; /* guards the fields below */
+    pthread_cond_t changed; /* signals wanted, buffer_bytes and is_stopping to the thread */
+    kvp_list_t wanted; /* jobs whose objects are to be read */
+    kvp_list_t read; /* jobs whose objects were read, or could not be */
+    uint64_t buffer_bytes; /* the bytes of the objects that are being read or were read, and are not stored yet */
+    bool is_stopping;
+    kvp_fetcher_t *fetcher; /* set by the thread; NULL = no session */
+} kvp_node_copying_t;
+
 /* The state of the connection with the keeper, used by keep.c. */
 typedef enum {
     KVP_KEEP_AWAY, /* no connection; the keeper is called at due_ns */
@@ -193,6 +213,7 @@ struct kvp_node {
     kvp_node_serve_t serve; /* serve.c, and procs.c for its processes */
     kvp_node_link_t link; /* link.c and report.c */
     kvp_node_tiering_t tiering; /* tiering.c */
+    kvp_node_copying_t copying; /* copying.c */
     kvp_node_keep_t keep; /* keep.c and adopt.c */
     kvp_node_dial_t dial;
     pthread_t thread;
@@ -322,6 +343,25 @@ kvp_err_t kvp_node_tiering_on_answer(kvp_node_t *node, const kvp_frame_t *frame)
 bool kvp_node_tiering_on_unmounted(kvp_node_t *node, const kvp_frame_t *frame);
 void kvp_node_tiering_link_lost(kvp_node_t *node);
 void kvp_node_tiering_leave_memory(kvp_node_t *node);
+
+/* Functions of copying.c. kvp_node_copying_open: NOMEM. kvp_node_copying_on_order handles COPY as
+ * kvp_node_tiering_on_order does its orders. kvp_node_copying_poll stores what was read, for a short time; it returns
+ * true if more is left. kvp_node_copying_close ends the thread and frees all orders. */
+kvp_err_t kvp_node_copying_open(kvp_node_t *node, const kvp_node_conf_t *from) KVP_MUST_USE;
+void kvp_node_copying_close(kvp_node_t *node);
+bool kvp_node_copying_on_order(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t *err_out);
+void kvp_node_copying_link_lost(kvp_node_t *node);
+bool kvp_node_copying_poll(kvp_node_t *node);
+
+/* Functions of extent.c: storing an object in an extent that the master named. kvp_node_extent_begin checks the place
+ * and sets the descriptor's word to WRITING. kvp_node_extent_store copies len bytes to offset `from` of the payload,
+ * and kvp_node_extent_seal stores key and descriptor, then the word SEALED; both do so only while the word says
+ * WRITING. False: the place is invalid, or no longer free for this object. */
+bool kvp_node_extent_begin(kvp_node_t *node, const kvp_wire_stage_t *at, uint16_t key_len) KVP_MUST_USE;
+bool kvp_node_extent_store(kvp_node_t *node, const kvp_wire_stage_t *at, uint64_t from, const void *bytes, uint64_t len)
+    KVP_MUST_USE;
+bool kvp_node_extent_seal(kvp_node_t *node, const kvp_wire_stage_t *at, const kvp_desc_t *desc, const void *key)
+    KVP_MUST_USE;
 
 /* kvp_node_check_fit (fit.c) checks that the node's memory fits into the machine and its control groups: NOMEM, logged
  * with the largest size that fits. held_bytes, which a keeper holds, count as free. */

@@ -232,15 +232,6 @@ stage_one(kvp_node_t *node, step_t *s, const kvp_wire_stage_t *rec)
     if (s->op.dst != NULL) kvp_ignore(submit_step(node, s, KVP_TIER_READ), "the answer says that it failed");
 }
 
-static bool
-is_key_in_place(const kvp_node_chunk_t *c, const kvp_wire_stage_t *at, uint16_t key_len)
-{
-    uint64_t key_at = (uint64_t)at->key_off * 64;
-
-    if (key_len <= KVP_KEY_CELL_BYTES) return at->key_off == kvp_key_cell_units(&c->geo, at->slot);
-    return key_at >= c->geo.long_keys_off && key_at + key_len <= c->geo.meta_bytes;
-}
-
 /* Stores the loaded bytes in the extent that the master named, and seals its descriptor. Returns false if the place
  * is invalid, or no longer free for this object. */
 static bool
@@ -248,7 +239,6 @@ seal_extent(kvp_node_t *node, const step_t *s)
 {
     const kvp_wire_stage_t *at = &s->stage;
     const kvp_tier_meta_t *meta = &s->op.meta;
-    kvp_node_chunk_t *c = at->chunk < node->mem->chunk_n ? &node->mem->chunks[at->chunk] : NULL;
     kvp_desc_t desc = {
         .version = meta->version,
         .digest = meta->digest,
@@ -264,18 +254,10 @@ seal_extent(kvp_node_t *node, const step_t *s)
         .attempt = 1, /* attempt 1 belongs to no client */
         .term = kvp_node_core_term(node->core),
     };
-    uint8_t *line;
 
-    if (c == NULL || at->slot >= c->geo.slots_max || at->offset > c->payload.len ||
-        meta->len > c->payload.len - at->offset || !is_key_in_place(c, at, meta->key_len))
-        return false;
-    line = (uint8_t *)c->meta.addr + kvp_desc_off(at->slot);
-    if (kvp_word_publish(line, kvp_word_make(at->generation, KVP_DESC_WRITING)) != KVP_OK) return false;
-    memcpy((uint8_t *)c->payload.addr + at->offset, s->op.dst, meta->len);
-    memcpy((uint8_t *)c->meta.addr + (uint64_t)at->key_off * 64, meta->key, meta->key_len);
     kvp_desc_seal(&desc);
-    memcpy(line + sizeof desc.word, (const uint8_t *)&desc + sizeof desc.word, sizeof desc - sizeof desc.word);
-    return kvp_word_publish(line, kvp_word_make(at->generation, KVP_DESC_SEALED)) == KVP_OK;
+    return kvp_node_extent_begin(node, at, meta->key_len) && kvp_node_extent_store(node, at, 0, s->op.dst, meta->len) &&
+           kvp_node_extent_seal(node, at, &desc, meta->key);
 }
 
 static uint8_t

@@ -9,6 +9,7 @@
 #include "client/api/pool.h"
 #include "client/api/exporter.h"
 
+#include "client/data/fetch.h"
 #include "common/waits.h"
 #include "transport/all/registry.h"
 #include "transport/rdma/verbs/select.h"
@@ -435,6 +436,7 @@ start_node(kvpool_t *pool, const kvpool_conf_t *conf, uint64_t deadline_ns)
         .ssd = conf->ssd,
         .ssd_n = conf->ssd_n,
         .ssd_writes = conf->ssd_writes,
+        .fetch = &kvp_fetch_ops,
     };
     kvp_err_t err;
 

@@ -15,8 +15,11 @@
 #include "client/data/bounced.h"
 #include "common/clock.h"
 #include "common/forkguard.h"
+#include "common/jsonw.h"
 #include "common/log.h"
 #include "common/metrics.h"
+
+#include "proto/kvpool.pb-c.h"
 
 /* The calls whose times are measured. */
 #define KVP_CLIENT_CALLS(X) X(put) X(get) X(batch_put) X(batch_get) X(exists) X(batch_is_exist) X(lookup) X(remove)
@@ -137,6 +140,9 @@ kvp_query_at(const kvp_query_t *query, uint32_t i)
 {
     return query->at != NULL ? query->at[i] : i;
 }
+
+/* kvp_drain_write (drain.c) writes the progress of a drain as the member `key`, or as a value if key is NULL. */
+void kvp_drain_write(kvp_jsonw_t *w, const char *key, const Kvp__Pb__DrainReply *msg);
 
 /* kvp_call_release releases the tickets that were recorded under the id (control/tickets.h). Returns true if the
  * tickets belonged to the current session and the release reached its connection. */

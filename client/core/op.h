@@ -58,9 +58,11 @@ typedef enum {
     /* FILL and SEAL, one after the other: the shell computes the checksum before it sends the descriptor
      * (kvp_move_set_sum) */
     KVP_MOVE_PUT,
-    /* Two more kinds of moves, for a shell that transfers an object in parts; getop and putop never ask for them. */
+    /* Two kinds of moves for a shell that transfers an object in parts; getop and putop never ask for them. */
     KVP_MOVE_READ_PART, /* read one part of the payload; a READ reads the object's last part */
     KVP_MOVE_FILL_MORE, /* write one part of the payload; a FILL wrote the object's first part and the state word */
+    /* For a node that copies an object: read the payload, the key and the descriptor, whose first line comes last */
+    KVP_MOVE_READ_WHOLE,
 } kvp_move_kind_t;
 
 /* Flags: how a READ may be verified. */
@@ -82,7 +84,7 @@ typedef struct {
     uint64_t granted_ns; /* of a write: time at which the grant was requested */
     kvp_wire_loc_t loc;
     uint64_t len;
-    const void *key; /* of SEAL and PUT: the object's key; borrowed */
+    const void *key; /* of SEAL and PUT: the object's key; of READ_WHOLE: the memory to read the key to; borrowed */
     uint32_t key_len;
     uint32_t flags; /* of READ: KVP_READ_* flags */
 

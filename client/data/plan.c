@@ -11,8 +11,9 @@
 uint32_t
 kvp_plan_xfers_n(const kvp_move_t *mv)
 {
-    static const uint32_t n[] = {[KVP_MOVE_READ] = 1, [KVP_MOVE_FILL] = 2,      [KVP_MOVE_SEAL] = 3,
-                                 [KVP_MOVE_PUT] = 5,  [KVP_MOVE_READ_PART] = 1, [KVP_MOVE_FILL_MORE] = 1};
+    static const uint32_t n[] = {
+        [KVP_MOVE_READ] = 1,      [KVP_MOVE_FILL] = 2,      [KVP_MOVE_SEAL] = 3,      [KVP_MOVE_PUT] = 5,
+        [KVP_MOVE_READ_PART] = 1, [KVP_MOVE_FILL_MORE] = 1, [KVP_MOVE_READ_WHOLE] = 4};
 
     return n[mv->kind] + (mv->kind == KVP_MOVE_READ && mv->has_desc);
 }
@@ -136,6 +137,25 @@ make_read(kvp_plan_t *s, const kvp_chunk_mem_t *mem)
     return make_payload(s, &s->x[0]);
 }
 
+/* The first line is read after the bytes that it vouches for. */
+static kvp_err_t
+make_read_whole(kvp_plan_t *s, const kvp_chunk_mem_t *mem)
+{
+    kvp_move_t *mv = s->move;
+    const uint64_t desc_off = kvp_desc_off(mv->loc.slot);
+
+    mv->has_desc = true;
+    init_xfer(s, &s->x[0], KVP_XFER_READ, mem->payload, mv->loc.offset);
+    init_xfer(s, &s->x[1], KVP_XFER_READ, mem->meta, desc_off + KVP_DESC_LINE_BYTES);
+    set_piece(&s->x[1], &s->pieces[0], &mv->desc.ns_epoch, sizeof mv->desc - KVP_DESC_LINE_BYTES);
+    init_xfer(s, &s->x[2], KVP_XFER_READ, mem->meta, (uint64_t)mv->loc.key_off * 64);
+    set_piece(&s->x[2], &s->pieces[1], mv->key, mv->key_len);
+    init_xfer(s, &s->x[3], KVP_XFER_READ, mem->meta, desc_off);
+    s->x[3].flags = KVP_XFER_AFTER_PRIOR;
+    set_piece(&s->x[3], &s->pieces[2], &mv->desc, KVP_DESC_LINE_BYTES);
+    return make_payload(s, &s->x[0]);
+}
+
 static kvp_err_t
 make_write(const kvp_plan_t *s, const kvp_chunk_mem_t *mem, kvp_xfer_t *x)
 {
@@ -234,6 +254,7 @@ kvp_plan_make(kvp_plan_t *s, const kvp_transfer_t *transfer, kvp_move_t *mv, con
     s->queue = queue;
     s->ops = path->ep->tp->ops;
     s->needs_sums = path->ep->needs_sums;
+    if (mv->kind == KVP_MOVE_READ_WHOLE) return make_read_whole(s, &mem);
     if (kvp_move_is_read(mv)) return make_read(s, &mem);
     if (mv->kind == KVP_MOVE_FILL) return make_fill(s, &mem);
     if (mv->kind == KVP_MOVE_FILL_MORE) return make_write(s, &mem, &s->x[0]);

@@ -15,7 +15,7 @@ typedef struct {
     kvp_move_t *move;
     kvp_xferq_t *queue;
     kvp_xfer_t x[KVP_PLAN_XFERS_MAX]; /* the move's transfers, in the order in which they are submitted */
-    kvp_iov_t pieces[2]; /* pieces of our own memory: descriptor and key */
+    kvp_iov_t pieces[3]; /* pieces of our own memory: descriptor and key */
     const kvp_transport_ops_t *ops; /* operations of the path's transport */
     bool needs_sums; /* the path's transport needs checksums of payloads */
 } kvp_plan_t;
@@ -23,7 +23,7 @@ typedef struct {
 static inline bool
 kvp_move_is_read(const kvp_move_t *mv)
 {
-    return mv->kind == KVP_MOVE_READ || mv->kind == KVP_MOVE_READ_PART;
+    return mv->kind == KVP_MOVE_READ || mv->kind == KVP_MOVE_READ_PART || mv->kind == KVP_MOVE_READ_WHOLE;
 }
 
 /* kvp_plan_xfers_n returns the number of transfers in the plan of a move, after kvp_plan_make. */

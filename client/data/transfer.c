@@ -281,7 +281,7 @@ report_lane(const run_t *r, const lane_t *lane, bool is_late)
 
         report_move(r, lane, mv, lane->plans[i].x, is_late);
         if (mv->err != KVP_OK || mv->kind == KVP_MOVE_SEAL) continue;
-        n[!kvp_move_is_read(mv)] += mv->kind == KVP_MOVE_FILL || mv->kind == KVP_MOVE_PUT || mv->kind == KVP_MOVE_READ;
+        n[!kvp_move_is_read(mv)] += mv->kind != KVP_MOVE_READ_PART && mv->kind != KVP_MOVE_FILL_MORE;
         bytes[!kvp_move_is_read(mv)] += mv->len;
     }
     kvp_count(&c->reads, n[0]);

@@ -6,6 +6,8 @@
 #include "node/daemon/opts.h"
 #include "node/daemon/rest.h"
 
+#include "client/data/fetch.h"
+
 #include "common/clock.h"
 #include "common/daemon/loop.h"
 #include "common/hostid.h"
@@ -91,6 +93,7 @@ build_node(daemon_t *d, const kvp_node_opts_t *s)
         .lanes = (uint32_t)s->lanes,
         .keep = (kvp_keep_mode_t)s->keeper,
         .keep_ns = s->keeper_hold_ns,
+        .fetch = &kvp_fetch_ops,
         .is_alone = true,
         .is_lazy = !s->has_populate,
     };

@@ -219,19 +219,6 @@ kvp_cli_list_part(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, const ch
     return kvp_cli_flush(verb, KVP_EXIT_DONE);
 }
 
-int
-kvp_cli_node(const kvp_cli_verb_t *verb, int argc, char **argv)
-{
-    kvp_cli_common_t common;
-    int first;
-    const int code = kvp_cli_parse(verb, NULL, 0, argc, argv, &common, &first);
-
-    if (code != KVP_EXIT_GO_ON) return code;
-    if (argc - first != 1 || strcmp(argv[first], "ls") != 0)
-        return kvp_cli_complain(verb, KVP_EXIT_USAGE, "say what: ls");
-    return kvp_cli_list_part(verb, &common, "segments");
-}
-
 /* ---- the state of a conductor */
 /* Returns a table row for a publisher of a conductor, with sums over its joins, which match its blocks with pools. */
 static struct json_object *

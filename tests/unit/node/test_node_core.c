@@ -1265,16 +1265,17 @@ TEST(test_what_is_no_copy_of_the_object)
                                  .offset = 4096,
                                  .key_off = 5,
                                  .key_len = 3};
-    const kvp_desc_t good = {.word = kvp_word_make(9, KVP_DESC_SEALED),
-                             .version = 7,
-                             .digest = digest,
-                             .offset = 4096,
-                             .len = 100,
-                             .key_off = 5,
-                             .key_len = 3};
+    kvp_desc_t good = {.word = kvp_word_make(9, KVP_DESC_SEALED),
+                       .version = 7,
+                       .digest = digest,
+                       .offset = 4096,
+                       .len = 100,
+                       .key_off = 5,
+                       .key_len = 3};
     kvp_wire_copy_t no_sum = rec;
     kvp_desc_t bad;
 
+    kvp_desc_seal(&good);
     assert_true(kvp_node_copy_is_good(&rec, &good, key, 11));
     assert_false(kvp_node_copy_is_good(&rec, &good, key, 12));
     assert_false(kvp_node_copy_is_good(&rec, &good, "kez", 11));
@@ -1283,6 +1284,7 @@ TEST(test_what_is_no_copy_of_the_object)
 #define BAD(field, value)                                                                                              \
     bad = good;                                                                                                        \
     bad.field = value;                                                                                                 \
+    kvp_desc_seal(&bad);                                                                                               \
     assert_false(kvp_node_copy_is_good(&rec, &bad, key, 11))
     BAD(word, kvp_word_make(9, KVP_DESC_DEAD));
     BAD(word, kvp_word_make(9, KVP_DESC_WRITING));
@@ -1294,6 +1296,9 @@ TEST(test_what_is_no_copy_of_the_object)
     BAD(key_off, 6);
     BAD(key_len, 2);
 #undef BAD
+    bad = good;
+    bad.tenant = 1; /* its second line is damaged */
+    assert_false(kvp_node_copy_is_good(&rec, &bad, key, 11));
 }
 
 TEST_MAIN()

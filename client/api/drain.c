@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * kvpool_drain: moves the objects of a node to other nodes, and reports the progress as JSON. */
+#include "client/api/pool.h"
+
+#include "common/jsonw.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
+
+#include "proto/kvpool.pb-c.h"
+
+#define TEXT_MAX (64u << 10)
+
+void
+kvp_drain_write(kvp_jsonw_t *w, const char *key, const Kvp__Pb__DrainReply *msg)
+{
+    static const char *const states[] = {"none", "running", "done"};
+    static const char *const errors[] = {"", "the object had left the node", "the node cannot be read",
+                                         "no memory, or too slow"};
+
+    kvp_jsonw_open(w, key, '{');
+    kvp_jsonw_text(w, "state", states[kvp_min_u64(msg->state, KVP_ARRAY_LEN(states) - 1)]);
+    kvp_jsonw_bool(w, "is_durable", msg->is_durable);
+    kvp_jsonw_u64(w, "left_objects", msg->left_objects);
+    kvp_jsonw_u64(w, "left_bytes", msg->left_bytes);
+    kvp_jsonw_u64(w, "ssd_objects", msg->ssd_objects);
+    kvp_jsonw_u64(w, "ssd_bytes", msg->ssd_bytes);
+    kvp_jsonw_u64(w, "moved_objects", msg->moved_objects);
+    kvp_jsonw_u64(w, "moved_bytes", msg->moved_bytes);
+    kvp_jsonw_u64(w, "evicted_objects", msg->evicted_objects);
+    kvp_jsonw_u64(w, "evicted_bytes", msg->evicted_bytes);
+    kvp_jsonw_u64(w, "limit_bytes_per_s", msg->bytes_per_s);
+    kvp_jsonw_u64(w, "run_ms", msg->run_ms);
+    kvp_jsonw_u64(w, "held_objects", msg->held);
+    kvp_jsonw_u64(w, "no_room_objects", msg->no_room);
+    kvp_jsonw_u64(w, "no_room_bytes", msg->no_room_bytes);
+    kvp_jsonw_u64(w, "no_node_objects", msg->no_node);
+    kvp_jsonw_u64(w, "unfinished_objects", msg->unfinished);
+    kvp_jsonw_u64(w, "failed_copies", msg->failed);
+    kvp_jsonw_text(w, "last_failure", errors[kvp_min_u64(msg->last_error, KVP_ARRAY_LEN(errors) - 1)]);
+    kvp_jsonw_close(w, '}');
+}
+
+static kvp_err_t
+read_drain(const kvp_query_t *query, const kvp_frame_t *answer)
+{
+    Kvp__Pb__DrainReply *msg;
+    kvp_pb_t pb;
+    kvp_err_t err;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__drain_reply__descriptor, answer);
+    if (msg == NULL) return pb.err;
+    err = kvp_op_peer_err(msg->err);
+    if (err == KVP_OK) kvp_drain_write(query->arg, NULL, msg);
+    kvp_pb_free(&pb, msg);
+    return err;
+}
+
+int
+kvpool_drain(kvpool_t *pool, const kvpool_drain_t *drain, char *buf, size_t cap, size_t *len_out,
+             const kvpool_opts_t *opts)
+{
+    Kvp__Pb__Drain head = KVP__PB__DRAIN__INIT;
+    kvp_jsonw_t w;
+    kvp_query_t query = {.opcode = KVP_OP_DRAIN, .head = &head, .read = read_drain, .arg = &w};
+    kvp_apicall_t call;
+    kvp_buf_t text;
+    kvp_err_t err = kvp_call_begin(pool, opts, &call);
+
+    if (err != KVP_OK) return err;
+    if (drain == NULL || drain->struct_size != sizeof *drain || drain->node == NULL || len_out == NULL ||
+        (buf == NULL && cap > 0))
+        return kvp_call_end(&call, KVP_INVALID);
+    head.node = (char *)drain->node;
+    head.what = drain->what;
+    head.no_evict = drain->no_evict != 0;
+    head.deadline_ms = drain->deadline_ms;
+    head.bytes_per_s = drain->bytes_per_s;
+    kvp_buf_init(&text, TEXT_MAX);
+    kvp_jsonw_init(&w, &text);
+    err = kvp_query_run(&call, &query);
+    if (err == KVP_OK) err = kvp_jsonw_give(&text, buf, cap, len_out);
+    kvp_buf_fini(&text);
+    return kvp_call_end(&call, err);
+}

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node is drained: its objects move to other nodes while clients read, put and remove, and then it may die."""
+import pytest
+
+from clients import PATHS, Board, Load, Shell, figures, free_ports, slow, work
+from conftest import SLOW, wait_until
+
+MIB = 1 << 20
+
+
+def drain(pool, name, *args, timeout=60):
+    """The outcome of `kvpool node drain NAME`, as the command line prints it."""
+    return pool.kvpool("node", "drain", name, "--json", *args, timeout=timeout * SLOW)
+
+
+def segments(pool):
+    return {s["node"]: s for s in pool.kvpool("stat", "--json").json["segments"]}
+
+
+@pytest.mark.parametrize("path", ["shm", "tcp"])
+def test_drained_node_may_be_killed(make_pool, path):
+    """Fails if an object of a drained node is lost or wrong when the node is killed after the drain: of any size from 64 bytes
+    to more than a piece of the copy, with long keys, pins and groups; if a put goes to a draining node; or if a drain
+    of objects that nobody holds evicts one.
+    """
+    node_args = () if path == "shm" else ("--transports", "tcp")
+    pool = make_pool(nodes=0)
+    for i in (1, 2):
+        pool.add_node(f"node{i}", "64MiB", *node_args, *(("--host-id", f"host-{i}") if path == "tcp" else ()))
+    client = Shell(pool.bench, pool.addr, **PATHS[path])
+    sizes = {"small/": (300, 64), "mid/": (100, 65536), "long/": (4, 3 * MIB + 17)}
+    for prefix, (n, size) in sizes.items():
+        assert client(f"bput {prefix} 0 {n} {size}")["results"] == {"OK": n}
+    assert client("bput pinned/ 0 50 4096 pin=1")["results"] == {"OK": 50}
+    sizes["pinned/"] = (50, 4096)
+    assert client("bput group/ 0 16 20000 group=g members=16")["results"] == {"OK": 16}
+    sizes["group/"] = (16, 20000)
+    long_keys = ["k" * 900 + str(i) for i in range(8)]
+    for key in long_keys:
+        assert pool.put(key, key.encode()).rc == 0
+    had = segments(pool)["node1"]["objects"]
+    assert had > 50
+
+    done = drain(pool, "node1", "--wait")
+    assert done.rc == 0, done
+    assert done.json["state"] == "done" and done.json["is_durable"] and done.json["left_objects"] == 0, done.json
+    assert done.json["moved_objects"] == had and done.json["evicted_objects"] == 0, done.json
+    assert client("bput after/ 0 50 4096")["results"] == {"OK": 50}
+    sizes["after/"] = (50, 4096)
+    assert segments(pool)["node1"]["state"] == "draining" and segments(pool)["node1"]["objects"] == 0
+    pool.nodes[0].kill9()
+    for prefix, (n, size) in sizes.items():
+        got = client(f"bget {prefix} 0 {n} {size}")
+        assert got["results"] == {"OK": n} and got["wrong"] == 0, (prefix, got)
+    for key in long_keys:
+        assert pool.get(key).out == key.encode()
+    assert client("all force=1")["removed"] == len(long_keys) + sum(n for n, _ in sizes.values())
+
+
+def test_undrained_node_takes_puts_again(pool):
+    """Fails if `undrain` leaves a node without new objects, or what was moved, removed or replaced meanwhile is wrong."""
+    client = Shell(pool.bench, pool.addr)
+    assert client("bput a/ 0 200 20000")["results"] == {"OK": 200}
+    assert drain(pool, "node1", "--rate", "1MB").json["state"] == "running"
+    for i in range(0, 200, 4):
+        assert client(f"remove a/{i} force=1")["err"] == "OK"
+    done = pool.kvpool("node", "undrain", "node1")
+    assert done.rc == 0 and "none" in done.text, done
+    assert segments(pool)["node1"]["state"] == "up"
+    assert client("bput b/ 0 200 20000")["results"] == {"OK": 200}
+    assert segments(pool)["node1"]["objects"] > 20
+    got = client("bget b/ 0 200 20000")
+    assert got["results"] == {"OK": 200} and got["wrong"] == 0, got
+    got = client("bget a/ 0 200 20000")
+    assert got["results"] == {"OK": 150, "NOT_FOUND": 50} and got["wrong"] == 0, got
+
+
+@pytest.mark.pool(nodes=2, memory="32MiB")
+def test_full_pool_says_what_is_missing(pool):
+    """Fails if --no-evict evicts, if a drain without room neither ends nor says how many bytes are missing, or if without
+    --no-evict the drain does not end.
+    """
+    client = Shell(pool.bench, pool.addr)
+    client("bput a/ 0 500 100000")
+    before = figures(pool.master)["evictions"]
+    stuck = pool.kvpool("node", "drain", "node1", "--wait", "--no-evict", timeout=60 * SLOW)
+    assert stuck.rc == 1 and "lack" in stuck.err and "--no-evict" in stuck.err, stuck
+    assert figures(pool.master)["evictions"] == before
+    assert drain(pool, "node1").json["no_room_bytes"] > MIB
+    done = drain(pool, "node1", "--wait")
+    assert done.rc == 0 and done.json["left_objects"] == 0, done
+    got = client("bget a/ 0 500 100000")
+    assert got["wrong"] == 0 and set(got["results"]) == {"OK", "NOT_FOUND"} and got["results"]["OK"] > 200, got
+
+
+def test_drain_refuses_what_it_cannot_do(pool):
+    """Fails if a wrong name, verb, option or rate is taken, or is refused without its reason."""
+    for args, rc, why in (
+        (("drain", "nobody"), 1, "no node of that name"),
+        (("undrain", "nobody"), 1, "no node of that name"),
+        (("drain",), 2, "drain NAME"),
+        (("drain", "node1", "node2"), 2, "drain NAME"),
+        (("shake", "node1"), 2, "drain NAME"),
+        (("undrain", "node1", "--wait"), 2, "undrain"),
+        (("drain", "node1", "--rate", "0"), 2, "rate"),
+        (("drain", "node1", "--grace", "never"), 2, "grace"),
+    ):
+        got = pool.kvpool("node", *args)
+        assert got.rc == rc and why in got.err, (args, got)
+    assert segments(pool)["node1"]["state"] == "up"
+
+
+@pytest.mark.pool(nodes=1)
+def test_last_node_has_nowhere_to_drain_to(pool):
+    """Fails if the drain of the only node loses something, or waits without a reason."""
+    client = Shell(pool.bench, pool.addr)
+    assert client("bput a/ 0 50 4096")["results"] == {"OK": 50}
+    stuck = pool.kvpool("node", "drain", "node1", "--wait", timeout=60 * SLOW)
+    assert stuck.rc == 1 and "no other node" in stuck.err, stuck
+    got = client("bget a/ 0 50 4096")
+    assert got["results"] == {"OK": 50} and got["wrong"] == 0, got
+
+
+@slow
+@pytest.mark.limit(90)
+@pytest.mark.parametrize("killed", ["nothing", "master"])
+def test_drain_under_load_misses_nothing(make_pool, killed, tmp_path):
+    """Fails if a drain of one of two nodes under reads and puts costs a miss, an error, a wrong byte or an acknowledged object,
+    when the node is killed after the drain, with the only master killed and started again in the middle, or not.
+    """
+    addr = f"127.0.0.1:{free_ports(1)[0]}"
+    pool = make_pool(nodes=0)
+    pool.master.terminate()
+    pool.master = pool.bench.master(data_dir=tmp_path, listen=addr)
+    for i in (1, 2):
+        pool.add_node(f"node{i}", "384MiB")
+    client = Shell(pool.bench, addr, deadline=20000)
+    assert client("bput mid/ 0 1500 65536")["results"] == {"OK": 1500}
+    assert client("bput big/ 0 100 1048576")["results"] == {"OK": 100}
+    board = Board(pool.bench, 1)
+    common = dict(batch=4, min_bytes=4096, max_bytes=65536, window=500, deadline_ms=20000, **board.options)
+    writer = Load(pool.bench, addr, "put", putters=1, pause_ms=20, **common).ready()
+    wait_until(lambda: board.begun(0) >= 200, 20, "something to read")
+    readers = [Load(pool.bench, addr, f"get{i}", getters=2, **common).ready() for i in range(2)]
+    work(3.0, *(lambda r=r: r.done() > 100 for r in readers))
+    had = segments(pool)["node1"]["objects"]
+    assert drain(pool, "node1", "--rate", "20MB").rc == 0
+    if killed == "master":
+        wait_until(lambda: segments(pool)["node1"]["objects"] < had * 3 // 4, 30, "a part to be moved")
+        pool.master.kill9()
+        pool.master = pool.bench.master(data_dir=tmp_path, listen=addr)
+    done = drain(pool, "node1", "--wait", "--deadline", "20s")
+    assert done.rc == 0 and done.json["evicted_objects"] == 0 and done.json["left_objects"] == 0, done
+    for load in (*readers, writer):
+        got = load.mark()
+        assert got["wrong"] == 0 and set(got["results"]) == {"OK"} and got["late"] == 0, (load.name, got)
+    pool.nodes[0].kill9()
+    work(2.0, *(lambda r=r: r.done() > 100 for r in readers))
+    for load in (*readers, writer):
+        got = load.stop()
+        assert got["wrong"] == 0 and set(got["results"]) == {"OK"} and got["late"] == 0, (load.name, got)
+    for prefix, n, size in (("mid/", 1500, 65536), ("big/", 100, MIB)):
+        got = client(f"bget {prefix} 0 {n} {size}")
+        assert got["results"] == {"OK": n} and got["wrong"] == 0, (prefix, got)

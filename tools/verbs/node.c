@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The verb `node`: lists the nodes (ls), moves the objects of one to other nodes (drain), and ends that (undrain). */
+#include "tools/base/cli.h"
+
+#include "common/waits.h"
+#include "tools/base/json_out.h"
+#include "tools/base/opts.h"
+#include "tools/base/report.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define POLL_NS (200 * KVP_NS_PER_MS)
+#define LINE_NS (5 * KVP_NS_PER_S) /* the time between two lines of progress */
+#define STUCK_NS (10 * KVP_NS_PER_S) /* a drain from which no object has left for this long is stuck */
+#define GRACE_MAX_NS (30ull * 86400 * 1000000000)
+#define TEXT_MAX (64u << 10)
+
+typedef struct {
+    const kvp_cli_verb_t *verb;
+    kvp_cli_common_t common;
+    kvpool_drain_t what;
+    kvpool_t *pool;
+} drain_t;
+
+/* Asks the master. The caller releases *progress_out. */
+static int
+ask_drain(drain_t *d, struct json_object **progress_out)
+{
+    const kvpool_opts_t opts = kvp_cli_call_opts(&d->common, 0);
+    char text[TEXT_MAX];
+    size_t len;
+    const int err = kvpool_drain(d->pool, &d->what, text, sizeof text, &len, &opts);
+
+    if (err != KVPOOL_OK) return err;
+    *progress_out = json_tokener_parse(text);
+    return *progress_out == NULL ? KVPOOL_NOMEM : KVPOOL_OK;
+}
+
+/* Returns the bytes that the drain has moved in a second so far; 0 = none yet. */
+static uint64_t
+rate_of(struct json_object *p)
+{
+    const uint64_t ms = kvp_json_get_u64(p, "run_ms");
+
+    return ms == 0 ? 0 : (uint64_t)((double)kvp_json_get_u64(p, "moved_bytes") * 1000 / (double)ms);
+}
+
+static void
+print_line(const drain_t *d, struct json_object *p)
+{
+    char left[KVP_BYTES_TEXT_MAX], rate[KVP_BYTES_TEXT_MAX];
+    const uint64_t left_bytes = kvp_json_get_u64(p, "left_bytes"), per_s = rate_of(p);
+
+    if (d->common.is_json) return;
+    fprintf(stderr, "left %" PRIu64 " objects, %s; %s/s", kvp_json_get_u64(p, "left_objects"),
+            kvp_format_bytes(left_bytes, left), kvp_format_bytes(per_s, rate));
+    if (per_s > 0) fprintf(stderr, ", about %" PRIu64 " s", left_bytes / per_s);
+    fprintf(stderr, "\n");
+}
+
+static void
+print_progress(const drain_t *d, struct json_object *p)
+{
+    static const struct {
+        const char *key, *label;
+        bool is_bytes, is_always;
+    } rows[] = {
+        {"left_objects", "left objects", false, true},
+        {"left_bytes", "left", true, true},
+        {"moved_objects", "moved objects", false, true},
+        {"moved_bytes", "moved", true, true},
+        {"evicted_objects", "evicted objects", false, true},
+        {"evicted_bytes", "evicted", true, true},
+        {"ssd_objects", "stay on its SSD", false, false},
+        {"held_objects", "held by clients", false, false},
+        {"no_room_objects", "without room elsewhere", false, false},
+        {"no_room_bytes", "bytes missing", true, false},
+        {"no_node_objects", "without a node to go to", false, false},
+        {"unfinished_objects", "being put", false, false},
+        {"failed_copies", "failed copies", false, false},
+    };
+    kvp_table_t *report;
+
+    if (d->common.is_json) {
+        kvp_json_line(json_object_get(p), stdout); /* kvp_json_line releases this reference */
+        return;
+    }
+    report = kvp_report_create();
+    kvp_report_text(report, "state", "state", kvp_json_get_text(p, "state"));
+    for (size_t i = 0; i < KVP_ARRAY_LEN(rows); i++) {
+        const uint64_t value = kvp_json_get_u64(p, rows[i].key);
+
+        if (value == 0 && !rows[i].is_always) continue;
+        if (rows[i].is_bytes)
+            kvp_report_bytes(report, rows[i].key, rows[i].label, value);
+        else
+            kvp_report_count(report, rows[i].key, rows[i].label, value);
+    }
+    if (kvp_json_get_u64(p, "failed_copies") > 0)
+        kvp_report_text(report, "last_failure", "last failure", kvp_json_get_text(p, "last_failure"));
+    kvp_report_print(report, false);
+}
+
+/* Says why the drain cannot go on. Returns the exit code. */
+static int
+complain_stuck(const drain_t *d, struct json_object *p)
+{
+    char missing[KVP_BYTES_TEXT_MAX];
+    const char *node = d->what.node;
+
+    if (kvp_json_get_u64(p, "no_room_objects") > 0)
+        return kvp_cli_complain(
+            d->verb, KVP_EXIT_REFUSED,
+            "the drain of %s is stuck: other nodes lack %s of free memory. Add a node, or drain without --no-evict",
+            node, kvp_format_bytes(kvp_json_get_u64(p, "no_room_bytes"), missing));
+    if (kvp_json_get_u64(p, "no_node_objects") > 0)
+        return kvp_cli_complain(d->verb, KVP_EXIT_REFUSED,
+                                "the drain of %s is stuck: no other node is up that can take the objects", node);
+    if (kvp_json_get_u64(p, "held_objects") > 0)
+        return kvp_cli_complain(
+            d->verb, KVP_EXIT_REFUSED,
+            "the drain of %s waits for clients that hold objects. Stop them, or drain with --grace 10s", node);
+    return kvp_cli_complain(d->verb, KVP_EXIT_REFUSED, "the drain of %s is stuck: %s", node,
+                            kvp_json_get_text(p, "last_failure"));
+}
+
+/* Waits until the drain is over. Returns the exit code; *p_inout is the last progress. */
+static int
+wait_for_drain(drain_t *d, struct json_object **p_inout)
+{
+    const struct timespec pause = kvp_timespec(POLL_NS);
+    uint64_t line_ns = kvp_now_ns() + LINE_NS, moved_ns = kvp_now_ns(), had_left = UINT64_MAX;
+
+    d->what.what = KVPOOL_DRAIN_ASK;
+    for (;;) {
+        struct json_object *p = *p_inout;
+        const uint64_t now_ns = kvp_now_ns(), left = kvp_json_get_u64(p, "left_objects");
+        int err;
+
+        if (strcmp(kvp_json_get_text(p, "state"), "none") == 0)
+            return kvp_cli_complain(d->verb, KVP_EXIT_REFUSED, "the drain of %s was ended by `node undrain`",
+                                    d->what.node);
+        if (strcmp(kvp_json_get_text(p, "state"), "done") == 0 &&
+            json_object_get_boolean(kvp_json_get(p, "is_durable")))
+            return KVP_EXIT_DONE;
+        if (left != had_left) moved_ns = now_ns;
+        had_left = left;
+        if (now_ns - moved_ns > STUCK_NS) return complain_stuck(d, p);
+        if (now_ns >= line_ns) {
+            print_line(d, p);
+            line_ns = now_ns + LINE_NS;
+        }
+        nanosleep(&pause, NULL);
+        err = ask_drain(d, &p);
+        if (err != KVPOOL_OK) return kvp_cli_fail_why(d->verb, &d->common, d->what.node, err);
+        json_object_put(*p_inout);
+        *p_inout = p;
+    }
+}
+
+static int
+run_drain(drain_t *d, bool has_wait, bool keeps_ssd)
+{
+    const uint32_t what = d->what.what;
+    struct json_object *p = NULL;
+    int err, code = kvp_cli_open(d->verb, &d->common, &d->pool);
+
+    if (code != KVP_EXIT_DONE) return code;
+    d->what.what = KVPOOL_DRAIN_ASK;
+    err = ask_drain(d, &p);
+    if (err == KVPOOL_OK && what == KVPOOL_DRAIN_BEGIN && !keeps_ssd && kvp_json_get_u64(p, "ssd_objects") > 0)
+        code = kvp_cli_complain(
+            d->verb, KVP_EXIT_REFUSED,
+            "%" PRIu64 " objects are on the SSD of %s alone, and stay there: no client can read them while the node is "
+            "away. If that is right, give --keep-ssd",
+            kvp_json_get_u64(p, "ssd_objects"), d->what.node);
+    if (err == KVPOOL_OK && code == KVP_EXIT_DONE) {
+        json_object_put(p);
+        p = NULL;
+        d->what.what = what;
+        err = ask_drain(d, &p);
+    }
+    if (err == KVPOOL_OK && code == KVP_EXIT_DONE && has_wait) code = wait_for_drain(d, &p);
+    if (err == KVPOOL_OK && code == KVP_EXIT_DONE) print_progress(d, p);
+    json_object_put(p);
+    kvpool_free(d->pool);
+    if (err != KVPOOL_OK) return kvp_cli_fail_why(d->verb, &d->common, d->what.node, err);
+    return kvp_cli_flush(d->verb, code);
+}
+
+int
+kvp_cli_node(const kvp_cli_verb_t *verb, int argc, char **argv)
+{
+    bool has_wait = false, keeps_ssd = false, has_no_evict = false;
+    uint64_t grace_ns = 0, rate = 0;
+    const kvp_cli_opt_t opts[] = {
+        {"wait", KVP_CLI_FLAG, &has_wait, NULL, "drain: until no object is left", 0, 0},
+        {"grace", KVP_CLI_DURATION, &grace_ns, "TIME",
+         "drain: after this time objects move although clients hold them (default: never)", KVP_NS_PER_MS,
+         GRACE_MAX_NS},
+        {"keep-ssd", KVP_CLI_FLAG, &keeps_ssd, NULL, "drain: objects that are on the node's SSD alone stay there", 0,
+         0},
+        {"no-evict", KVP_CLI_FLAG, &has_no_evict, NULL, "drain: stop where no memory is free, and evict nothing", 0, 0},
+        {"rate", KVP_CLI_BYTES, &rate, "BYTES", "drain: the most bytes a second, over all drains (default 200 MB)", 1,
+         1ull << 40},
+    };
+    drain_t d = {.verb = verb, .what = {.struct_size = sizeof d.what}};
+    int first;
+    const int code = kvp_cli_parse(verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &d.common, &first);
+
+    if (code != KVP_EXIT_GO_ON) return code;
+    if (argc - first == 1 && strcmp(argv[first], "ls") == 0) return kvp_cli_list_part(verb, &d.common, "segments");
+    if (argc - first != 2 || (strcmp(argv[first], "drain") != 0 && strcmp(argv[first], "undrain") != 0))
+        return kvp_cli_complain(verb, KVP_EXIT_USAGE, "say what: ls, drain NAME or undrain NAME");
+    d.what.node = argv[first + 1];
+    d.what.what = strcmp(argv[first], "drain") == 0 ? KVPOOL_DRAIN_BEGIN : KVPOOL_DRAIN_END;
+    d.what.no_evict = has_no_evict;
+    d.what.deadline_ms = grace_ns / KVP_NS_PER_MS;
+    d.what.bytes_per_s = rate;
+    if (d.what.what == KVPOOL_DRAIN_END && (has_wait || grace_ns > 0 || keeps_ssd || has_no_evict || rate > 0))
+        return kvp_cli_complain(verb, KVP_EXIT_USAGE, "undrain has no options of drain");
+    return run_drain(&d, has_wait, keeps_ssd);
+}
