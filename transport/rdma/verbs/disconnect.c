@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
  * - Destroying the id of a connection sends the peer a message. With the port down the message is lost, and the peer
- *   keeps its queue pair for ever. Soft RoCE is worse: a message without a route puts the port's management queue pair
- *   into an error state, in which it neither sends nor receives, so no connection by the device is possible until the
- *   device is added again (tests/rdma_vm/README.md).
+ *   keeps its queue pair for ever. Soft RoCE is worse: a message that is sent while the network interface is down puts
+ *   the port's management queue pair into an error state, in which it does not receive, so no connection by the device
+ *   is possible until the device is added again (tests/rdma_vm/README.md).
  * - So an id whose port is down is parked on a channel of its own, without its queue pair. A later call of
  *   kvp_rdma_left_end destroys it when the port is up; at the exit of the process the kernel does. */
 #include "transport/rdma/verbs/ibv.h"
