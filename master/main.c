@@ -578,6 +578,7 @@ start_ha(daemon_t *d, const settings_t *s)
         kvp_master_peer_t self = {.state = KVP_MASTER_LEADER};
 
         kvp_format_hostport(&at, self.address);
+        if (d->http != NULL) kvp_format_hostport(&d->http_bound, self.http);
         kvp_master_note_masters(kvp_server_core(d->server), "", &self, 1);
         return KVP_OK;
     }

@@ -29,12 +29,13 @@ write_masters(kvp_jsonw_t *w, const kvp_ha_status_t *ha)
     kvp_jsonw_open(w, "masters", '[');
     for (uint32_t i = 0; i < ha->masters_n; i++) {
         const kvp_election_master_t *m = &ha->masters[i];
-        const char *state = strcmp(m->id, ha->leader.id) == 0 ? "leader" : "standby";
+        const bool is_leader = strcmp(m->id, ha->leader.id) == 0, knows = strcmp(ha->self.id, ha->leader.id) == 0;
+        const char *state = is_leader ? "leader" : knows ? "apart" : "standby"; /* the leader knows its standbys */
         uint64_t lag_bytes = 0, lag_ms = 0;
 
         for (uint32_t k = 0; k < ha->standbys_n; k++) {
             if (strcmp(ha->standbys[k].id, m->id) != 0) continue;
-            if (!ha->standbys[k].is_insync) state = "lagging";
+            state = ha->standbys[k].is_insync ? "standby" : "lagging";
             lag_bytes = ha->standbys[k].lag_bytes;
             lag_ms = ha->standbys[k].lag_ms;
         }
@@ -63,6 +64,7 @@ write_nodes(kvp_jsonw_t *w, const kvp_labelled_t *f)
         kvp_jsonw_u64(w, "size_bytes", f->nodes[i].size_bytes);
         kvp_jsonw_u64(w, "used_bytes", f->nodes[i].used_bytes);
         kvp_jsonw_u64(w, "objects", f->nodes[i].objects);
+        kvp_jsonw_u64(w, "evictions", f->nodes[i].evictions);
         kvp_jsonw_close(w, '}');
     }
     kvp_jsonw_close(w, ']');

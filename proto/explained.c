@@ -158,7 +158,7 @@ explain_cause(const Kvp__Pb__Explained *e, char text[SENTENCE_MAX])
     if (!is_departure) return;
     add_text(text, SENTENCE_MAX, ", %s%s ago", e->is_before ? "more than " : "", span_text(e->ago_ms, span));
     if (e->node[0] != '\0') add_text(text, SENTENCE_MAX, ", on node %s", e->node);
-    if (e->age_ms > 0) add_text(text, SENTENCE_MAX, ", %s after its put", span_text(e->age_ms, span));
+    if (e->age_ms > 0) add_text(text, SENTENCE_MAX, ", about %s after its put", span_text(e->age_ms, span));
     if (e->cause >= KVP_CAUSE_EVICTED && e->cause <= KVP_CAUSE_EVICTED_MEMORY_ONLY)
         add_text(text, SENTENCE_MAX, e->was_read ? ", after reads" : ", never read");
 }

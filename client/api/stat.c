@@ -85,7 +85,11 @@ write_masters(kvp_jsonw_t *w, const Kvp__Pb__StatusReply *msg)
         kvp_jsonw_open(w, NULL, '{');
         kvp_jsonw_text(w, "address", it->address);
         kvp_jsonw_text(w, "state", master_state_name(it->state));
-        kvp_jsonw_u64(w, "lag_bytes", it->lag_bytes);
+        if (it->state == KVP_MASTER_APART || it->state == KVP_MASTER_MISSING)
+            kvp_jsonw_ratio(w, "lag_bytes", 0, 0); /* null: not known */
+        else
+            kvp_jsonw_u64(w, "lag_bytes", it->lag_bytes);
+        kvp_jsonw_text(w, "http", it->http);
         kvp_jsonw_text(w, "id", it->id);
         kvp_jsonw_close(w, '}');
     }
@@ -183,6 +187,7 @@ write_segment(void *arg, const Kvp__Pb__SegmentInfo *info)
     kvp_jsonw_u64(w, "objects", info->objects);
     if (info->is_tier) kvp_jsonw_u64(w, "stalled_devices", info->stalled_devices);
     if (!info->is_tier) {
+        kvp_jsonw_u64(w, "evictions", info->evictions);
         kvp_jsonw_u64(w, "chunk_bytes", info->chunk_bytes);
         kvp_jsonw_text(w, "addr", info->addr);
         kvp_jsonw_text(w, "offers", info->transports);

@@ -529,6 +529,7 @@ kvp_ha_create(const kvp_ha_conf_t *conf, kvp_ha_t **ha_out)
     ha->sender.reader = &ha->reader;
     conf->log->keeps_recent = true;
     ha->sender.self = conf->ident->id;
+    ha->sender.election = &ha->election;
     ha->act_until_ns = UINT64_MAX;
     atomic_store(&ha->role, "starting");
     err = kvp_log_writer_list(conf->log, conf->ident);

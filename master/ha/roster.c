@@ -62,11 +62,12 @@ state_of(const kvp_ha_status_t *st, const kvp_election_master_t *it, uint64_t *l
 }
 
 static void
-add_row(kvp_master_peer_t *row, const char *id, const char *address, uint32_t state)
+add_row(kvp_master_peer_t *row, const char *id, const char *address, const char *http, uint32_t state)
 {
     memset(row, 0, sizeof *row);
     snprintf(row->id, sizeof row->id, "%s", id);
     snprintf(row->address, sizeof row->address, "%s", address);
+    snprintf(row->http, sizeof row->http, "%s", http);
     row->state = state;
 }
 
@@ -81,14 +82,15 @@ kvp_roster_update(kvp_masterlist_t *r, const kvp_ha_status_t *st, uint64_t now_n
     for (uint32_t i = 0; i < st->insync.n; i++)
         if (!is_remembered(r, st->insync.ids[i])) see_master(r, st->insync.ids[i], "", now_ns);
 
-    add_row(&rows[n], st->self.id, st->self.address,
+    add_row(&rows[n], st->self.id, st->self.address, st->self.http,
             strcmp(st->leader.id, st->self.id) == 0 ? KVP_MASTER_LEADER : KVP_MASTER_STANDBY);
     rows[n++].lag_bytes = st->lag_bytes;
     for (uint32_t i = 0; i < st->masters_n && n < KVP_MASTERS_MAX; i++) {
         uint64_t lag = 0;
 
         if (strcmp(st->masters[i].id, st->self.id) == 0) continue;
-        add_row(&rows[n], st->masters[i].id, st->masters[i].address, state_of(st, &st->masters[i], &lag));
+        add_row(&rows[n], st->masters[i].id, st->masters[i].address, st->masters[i].http,
+                state_of(st, &st->masters[i], &lag));
         rows[n++].lag_bytes = lag;
     }
     for (uint32_t i = 0; i < KVP_MASTERS_MAX && n < KVP_MASTERS_MAX; i++) {
@@ -102,7 +104,7 @@ kvp_roster_update(kvp_masterlist_t *r, const kvp_ha_status_t *st, uint64_t now_n
             /* the missing master's address has a new master, or it was missing for too long */
             memset(&r->ones[i], 0, sizeof r->ones[i]);
         else
-            add_row(&rows[n++], id, address, KVP_MASTER_MISSING);
+            add_row(&rows[n++], id, address, "", KVP_MASTER_MISSING);
     }
     return n;
 }

@@ -39,10 +39,19 @@ find_id(kvp_sender_t *s, const char *id)
     return NULL;
 }
 
+/* Returns the standby's address, for the log; "unknown" if it is not registered in etcd. */
+static const char *
+address_of(const kvp_sender_t *s, const char *id)
+{
+    for (uint32_t i = 0; i < s->election->masters_n; i++)
+        if (strcmp(s->election->masters[i].id, id) == 0) return s->election->masters[i].address;
+    return "unknown";
+}
+
 static void
 forget_standby(kvp_sender_t *s, kvp_standby_t *t)
 {
-    kvp_log_info("master", "standby %s is gone", t->id);
+    kvp_log_info("master", "standby %s is gone address=%s", t->id, address_of(s, t->id));
     kvp_insync_del(&s->insync, t->id);
     *t = (kvp_standby_t){.conn = 0};
     s->n--;
@@ -115,8 +124,8 @@ begin_standby(kvp_sender_t *s, uint64_t conn, const char *id, uint64_t position,
     snprintf(t->id, sizeof t->id, "%s", id);
     if (kvp_insync_add(&s->insync, id, position, now_ns) == NULL) kvp_panic("too many standbys");
     s->n++;
-    kvp_log_info("master", "standby %s follows from position %llu of %llu", id, (unsigned long long)position,
-                 (unsigned long long)kvp_log_writer_end(s->log));
+    kvp_log_info("master", "standby %s follows from position %llu of %llu address=%s", id, (unsigned long long)position,
+                 (unsigned long long)kvp_log_writer_end(s->log), address_of(s, id));
 }
 
 void
@@ -238,7 +247,8 @@ send_piece(kvp_sender_t *s, kvp_standby_t *t, size_t len, bool is_last, uint64_t
     }
     kvp_buf_fini(&out);
     if (err != KVP_OK) { /* a base has replaced the records that the standby lacks: it connects again to get the base */
-        kvp_log_info("master", "standby %s is too far behind: it reads the log from the beginning", t->id);
+        kvp_log_info("master", "standby %s is too far behind: it reads the log from the beginning address=%s", t->id,
+                     address_of(s, t->id));
         kvp_server_end(s->server, t->conn);
         forget_standby(s, t);
     }
@@ -285,7 +295,7 @@ kvp_sender_tick(kvp_sender_t *s, uint64_t now_ns)
         kvp_standby_t *t = &s->standbys[i];
 
         if (t->conn == 0 || now_ns - t->heard_ns <= SILENT_NS) continue;
-        kvp_log_warn("master", "standby %s is silent", t->id);
+        kvp_log_warn("master", "standby %s is silent address=%s", t->id, address_of(s, t->id));
         kvp_server_end(s->server, t->conn);
         forget_standby(s, t);
     }

@@ -23,6 +23,7 @@ typedef struct {
     kvp_reader_t *reader; /* borrowed */
     uv_loop_t *uv; /* borrowed */
     const char *self; /* this master's id; borrowed */
+    const kvp_election_t *election; /* borrowed; knows the addresses of the standbys */
     kvp_standby_t standbys[KVP_STANDBYS_MAX];
     kvp_insync_t insync; /* the positions of the same standbys */
     uint32_t n; /* number of connected standbys */

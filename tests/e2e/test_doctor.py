@@ -203,10 +203,19 @@ def test_daemons_that_are_well(bench):
 def test_daemon_of_another_version(bench):
     """Fails if a daemon of another version is not named, with both versions."""
     master = bench.start("next", "kvpool-master-next", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", "none")
-    r = doctor(bench, "--master", master.listen, "--http", master.http)
+    r = doctor(bench, "--master", master.listen)  # the master reports its HTTP port
     version = bench.run("kvpool", "--version").text.split()[-1]
     found = [f for f in r.json["findings"] if f["code"] == "versions" and master.http in f["what"]]
     assert len(found) == 1 and f"is of version next, this program of {version}" in found[0]["what"] and found[0]["fix"], r.json["findings"]
+
+
+def test_master_that_is_stopped(bench):
+    """Fails if doctor does not say what helps where the master's process is stopped, as by SIGSTOP."""
+    master = bench.master()
+    master.freeze()
+    r = doctor(bench, "--master", master.listen, "--deadline", "1s")
+    assert r.rc == 3 and "kill -CONT" in finding(r, "pool_unreachable")["fix"], r
+    master.thaw()
 
 
 @pytest.mark.skipif(SAN != "", reason="a preloaded library and a sanitizer do not go together")

@@ -177,7 +177,7 @@ def test_a_master_is_missing(masters):
     assert {m["address"]: m["state"] for m in stat["masters"]} == {
         m.listen: "leader" if i == leads else "missing" if i == gone else "standby" for i, m in enumerate(masters.masters)}
     shown = masters.kvpool("stat").out.decode()
-    assert re.search(rf"^wrong +master {re.escape(address)} is missing", shown, re.M) and re.search(rf"{re.escape(address)} +missing", shown), shown
+    assert re.search(rf"^wrong +master {re.escape(address)} is missing", shown, re.M) and re.search(rf"{re.escape(address)} +missing +away ", shown), shown
     masters.again(gone)
     wait_until(lambda: masters.health(leads)["status"] == "ok", 20, "all to be well again")
 

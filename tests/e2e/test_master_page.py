@@ -10,6 +10,7 @@ import time
 import pytest
 
 from browser import CHROMIUM, assert_fits, assert_keyboard_reaches_all, assert_quiet, browser  # noqa: F401: a fixture
+from clients import figures
 from conftest import ask_http, wait_until
 from standby import Etcd, Masters, needs_etcd
 
@@ -140,6 +141,10 @@ def test_what_has_changed(make_pool, browser):  # noqa: F811
     for i in range(12):
         assert pool.put(f"k{i}", bytes(4 << 20)).rc == 0
     browser.shows("evictions began", "#changes")
+    browser.shows("evictions/s", "#nodes thead")
+    (node,) = pool.kvpool("node", "ls", "--json").json
+    assert node["evictions"] == figures(pool.master)["evictions"] > 0, node
+    assert re.search(r" evictions .*\n.* [1-9]", pool.kvpool("node", "ls").text)
     told = overview(pool.master)["changes"]
     assert [c["ago_ms"] for c in told] == sorted(c["ago_ms"] for c in told), told
     for change in told[:-1]:  # the first one is the lead, which has a line of its own

@@ -44,6 +44,8 @@ def test_promtool_has_nothing_to_say(bench):
                  'kvpool_master_tenant_objects{tenant="b\\\\lue"} 1', 'kvpool_master_hit_ratio{tenant="",window="1h"} 0.5',
                  'kvpool_master_lookup_misses_total{reason="not_known"} 2'):
         assert f"\n{line}\n" in body, line
+    stat = bench.run("kvpool", "stat", "--master", master.listen).text
+    assert "\nmisses     not_known 100.0 % of 2: kvpool why KEY\n" in stat, stat
     of_master = series(body) + 99 * len([line for line in body.splitlines() if 'node="' in line]) + 33 * 10 + 8 * 6
     body = checked(node)
     assert of_master < 2000 and of_master + 100 * series(body) < 20000

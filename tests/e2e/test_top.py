@@ -84,7 +84,7 @@ class Terminal:
 
 
 def start_top(pool, *args, **size):
-    return Terminal(pool.bench, "top", "--master", pool.addr, "--http", pool.master.http, "--interval", "200ms", *args, **size)
+    return Terminal(pool.bench, "top", "--master", pool.addr, "--interval", "200ms", *args, **size)
 
 
 def test_a_pool_keys_sizes_and_a_killed_master(bench, make_pool):

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/base/http.h"
 
+#include "tools/base/json_out.h"
+
 #include "common/buf.h"
 #include "common/parse.h"
 
@@ -155,4 +157,17 @@ kvp_cli_http_text(const char *at, const char *path, char **text_out, const char 
     if (err == KVP_OK && *text_out == NULL) err = KVP_NOMEM;
     kvp_buf_fini(&answer);
     return err;
+}
+
+bool
+kvp_cli_http_of(struct json_object *master, char at[KVP_HOSTPORT_TEXT_MAX])
+{
+    kvp_hostport_t http, address;
+
+    if (kvp_parse_hostport(kvp_json_get_text(master, "http"), &http) != KVP_OK ||
+        kvp_parse_hostport(kvp_json_get_text(master, "address"), &address) != KVP_OK)
+        return false;
+    if (strcmp(http.host, "0.0.0.0") == 0 || strcmp(http.host, "::") == 0) strcpy(http.host, address.host);
+    kvp_format_hostport(&http, at);
+    return !kvp_hostport_is_loopback(&http) || kvp_hostport_is_loopback(&address);
 }

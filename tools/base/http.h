@@ -4,6 +4,7 @@
 #define KVP_TOOLS_BASE_HTTP_H
 
 #include "common/base.h"
+#include "common/parse.h"
 
 #include <json-c/json.h>
 #include <time.h>
@@ -18,5 +19,9 @@ kvp_err_t kvp_cli_http(const char *at, const char *path, const char *body, struc
 
 /* kvp_cli_http_text is the same for GET of a text, which the caller frees; NULL after an error. */
 kvp_err_t kvp_cli_http_text(const char *at, const char *path, char **text_out, const char **why_out) KVP_MUST_USE;
+
+/* kvp_cli_http_of writes the address of the HTTP port of a master of kvpool_stat: with the host of its own address if
+ * it listens on all addresses. Returns false if it has none, or a loopback one of another host. */
+bool kvp_cli_http_of(struct json_object *master, char at[KVP_HOSTPORT_TEXT_MAX]);
 
 #endif

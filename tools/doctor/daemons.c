@@ -89,7 +89,7 @@ ask_engines(kvp_doctor_facts_t *facts, const char *at)
 }
 
 static void
-ask_daemon(kvp_doctor_facts_t *facts, const char *at)
+ask_daemon(kvp_doctor_facts_t *facts, const char *at, bool is_named)
 {
     const time_t before = time(NULL);
     struct json_object *answer;
@@ -100,6 +100,7 @@ ask_daemon(kvp_doctor_facts_t *facts, const char *at)
     /* Both clocks have whole seconds here, so each is up to a second later. */
     const long least_s = date - time(NULL) - 1, most_s = date + 1 - before;
 
+    if (err == KVP_UNREACHABLE && !is_named) return; /* a firewall may be between: no fault of the pool */
     if (err == KVP_UNREACHABLE || err == KVP_INVALID)
         note_wrong(facts, "http_unreachable", "no daemon answers at %s: %s", at,
                    err == KVP_INVALID ? "HOST:PORT is expected" : why);
@@ -118,8 +119,8 @@ ask_daemon(kvp_doctor_facts_t *facts, const char *at)
 }
 
 void
-kvp_doctor_ask_daemons(kvp_doctor_facts_t *facts, char *list)
+kvp_doctor_ask_daemons(kvp_doctor_facts_t *facts, char *list, bool is_named)
 {
     for (char *at = strsep(&list, ","); at != NULL; at = strsep(&list, ","))
-        ask_daemon(facts, at);
+        ask_daemon(facts, at, is_named);
 }

@@ -6,6 +6,7 @@
 #define KVP_TOOLS_DOCTOR_FACTS_H
 
 #include "common/base.h"
+#include "common/parse.h"
 #include "common/ram.h"
 
 #define KVP_DOCTOR_GIDS_MAX 16u /* limit of the GIDs of a port that are shown */
@@ -97,6 +98,7 @@ typedef struct {
     size_t ports_n;
     /* Facts about the pool. */
     char master[256];
+    char https[16 * KVP_HOSTPORT_TEXT_MAX]; /* HTTP addresses of the masters that report one, separated by commas */
     int pool_err;
     char pool_why[512]; /* text of the reason why the pool was not opened */
     char pool_software[64];

@@ -237,6 +237,7 @@ judge_no_pool(judge_t *j)
 {
     const kvp_doctor_facts_t *f = j->f;
     const char *why = f->pool_why[0] != '\0' ? f->pool_why : kvp_err_text(f->pool_err);
+    const bool is_silent = strstr(why, "it is connected and does not answer") != NULL;
 
     if (strstr(why, "no master leads") != NULL)
         say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "no_leader"),
@@ -244,10 +245,15 @@ judge_no_pool(judge_t *j)
                     "reach etcd does not lead; its log and /health name the cause",
                     "%s (%s)", why, kvp_err_name(f->pool_err));
     else
-        say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "pool_unreachable"),
-                    "start kvpool-master there (on this host alone: `kvpool up`), or name the right master: --master "
-                    "HOST:PORT or KVPOOL_MASTER; with several masters name all, because a standby does not serve",
-                    "%s (%s)", why, kvp_err_name(f->pool_err));
+        say_finding(
+            begin_finding(j, KVP_DOCTOR_ERROR, "pool_unreachable"),
+            is_silent
+                ? "on the master's host, `ps -o pid,stat,cmd -C kvpool-master` shows whether the process is stopped "
+                  "(T): `kill -CONT PID` continues it; else end it by `kill -9 PID`, and start it again: the log keeps "
+                  "the pool"
+                : "start kvpool-master there (on this host alone: `kvpool up`), or name the right master: --master "
+                  "HOST:PORT or KVPOOL_MASTER; with several masters name all, because a standby does not serve",
+            "%s (%s)", why, kvp_err_name(f->pool_err));
 }
 
 /* Reports what daemons.c found, and the causes of a degraded pool that the master names, except those that follow from

@@ -6,6 +6,7 @@
  * - The probe is removed by force on every result: a put that timed out may have been committed. */
 #include "tools/doctor/pool.h"
 
+#include "tools/base/http.h"
 #include "tools/base/json_out.h"
 
 #include "common/clock.h"
@@ -179,6 +180,22 @@ read_wrong(struct json_object *figures, kvp_doctor_facts_t *facts)
     }
 }
 
+/* Writes the HTTP addresses of the masters that this host can reach. */
+static void
+read_https(struct json_object *stat, kvp_doctor_facts_t *facts)
+{
+    struct json_object *masters;
+    char at[KVP_HOSTPORT_TEXT_MAX];
+
+    for (size_t i = kvp_json_get_list(stat, "masters", &masters); i > 0; i--) {
+        const size_t len = strlen(facts->https);
+
+        if (kvp_cli_http_of(json_object_array_get_idx(masters, i - 1), at) &&
+            len + strlen(at) + 2 <= sizeof facts->https)
+            snprintf(facts->https + len, sizeof facts->https - len, "%s%s", len > 0 ? "," : "", at);
+    }
+}
+
 static int
 read_pool(const kvp_cli_common_t *common, kvpool_t *pool, kvp_doctor_facts_t *facts)
 {
@@ -193,6 +210,7 @@ read_pool(const kvp_cli_common_t *common, kvpool_t *pool, kvp_doctor_facts_t *fa
     copy_text(figures, "software", facts->pool_software, sizeof facts->pool_software);
     facts->is_log_refusing = kvp_json_get_u64(kvp_json_get(figures, "counters"), "log_refuses") > 0;
     read_wrong(figures, facts);
+    read_https(stat, facts);
     n = kvp_json_get_list(stat, "segments", &list);
     facts->has_more_nodes = n > KVP_DOCTOR_NODES_MAX;
     facts->nodes_n = kvp_min_u64(n, KVP_DOCTOR_NODES_MAX);

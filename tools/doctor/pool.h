@@ -17,9 +17,9 @@ void kvp_doctor_ask_pool(const kvp_cli_common_t *common, kvp_doctor_facts_t *fac
 
 /* kvp_doctor_look_at_disks adds file systems on which daemons of this machine have too little space, as far as this
  * user may see their files. kvp_doctor_ask_daemons asks daemons for their version and clock, and conductors for the
- * engines that they do not reach; `list` has HTTP addresses with commas between, and is changed. Call both after
- * kvp_doctor_ask_pool. */
+ * engines that they do not reach; `list` has HTTP addresses with commas between, and is changed. A daemon that does
+ * not answer is a finding only if the user named it. Call both after kvp_doctor_ask_pool. */
 void kvp_doctor_look_at_disks(kvp_doctor_facts_t *facts);
-void kvp_doctor_ask_daemons(kvp_doctor_facts_t *facts, char *list);
+void kvp_doctor_ask_daemons(kvp_doctor_facts_t *facts, char *list, bool is_named);
 
 #endif

@@ -307,7 +307,8 @@ examine_all(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, char *ht
     if (code != KVP_EXIT_DONE) return code;
     kvp_doctor_ask_pool(common, &d->facts);
     kvp_doctor_look_at_disks(&d->facts);
-    if (http != NULL) kvp_doctor_ask_daemons(&d->facts, http);
+    if (http != NULL || d->facts.https[0] != '\0')
+        kvp_doctor_ask_daemons(&d->facts, http != NULL ? http : d->facts.https, http != NULL);
     d->findings_n = kvp_doctor_judge(&d->facts, d->findings, KVP_ARRAY_LEN(d->findings));
     if (common->is_json)
         print_json(d, is_healthy(d));
@@ -321,13 +322,14 @@ int
 kvp_cli_doctor(const kvp_cli_verb_t *verb, int argc, char **argv)
 {
     char *http = NULL;
-    const kvp_cli_opt_t opt = {"http",
-                               KVP_CLI_TEXT,
-                               &http,
-                               "HOST:PORT[,...]",
-                               "also check the daemons with these --http addresses: version, clock, engines",
-                               0,
-                               0};
+    const kvp_cli_opt_t opt = {
+        "http",
+        KVP_CLI_TEXT,
+        &http,
+        "HOST:PORT[,...]",
+        "check the daemons with these --http addresses: version, clock, engines (default: the masters)",
+        0,
+        0};
     kvp_cli_common_t common;
     int first;
     int code = kvp_cli_parse(verb, &opt, 1, argc, argv, &common, &first);

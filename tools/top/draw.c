@@ -172,17 +172,37 @@ draw_head(screen_t *s, struct json_object *head)
     end_line(s, ' ');
 }
 
+/* Puts a label and a text, which goes on below itself where the screen ends: between two words if it can. */
+static void
+put_wrapped(screen_t *s, const char *label, uint32_t indent, const char *text, char style)
+{
+    const size_t width = s->columns > indent + 20 ? s->columns - indent : 20;
+
+    do {
+        size_t len = strlen(text);
+
+        for (len = len > width ? width : len; text[len] != '\0' && text[len] != ' ' && len > 0;)
+            len--;
+        if (len == 0) len = width;
+        put_text(s, "%-*s%.*s", (int)indent, label, (int)len, text);
+        end_line(s, style);
+        text += len + (text[len] == ' ');
+        label = "";
+    } while (*text != '\0');
+}
+
 static void
 draw_wrong(screen_t *s, struct json_object *wrong)
 {
-    const size_t n = wrong == NULL ? 0 : json_object_array_length(wrong), shown = n > WRONG_LINES ? WRONG_LINES - 1 : n;
+    const size_t n = wrong == NULL ? 0 : json_object_array_length(wrong);
+    const uint32_t end = s->row + WRONG_LINES;
     char text[1024];
+    size_t shown;
 
-    for (size_t i = 0; i < shown; i++) {
-        put_text(s, "%-*s%s", INDENT, i == 0 ? "wrong" : "",
-                 escape_text(json_object_get_string(json_object_array_get_idx(wrong, i)), text, sizeof text));
-        end_line(s, 'b');
-    }
+    for (shown = 0; shown < n && s->row < end; shown++)
+        put_wrapped(s, shown == 0 ? "wrong" : "", INDENT,
+                    escape_text(json_object_get_string(json_object_array_get_idx(wrong, shown)), text, sizeof text),
+                    'b');
     if (n == 0) put_text(s, "%-*snothing", INDENT, "wrong");
     if (n > shown) put_text(s, "%-*sand %zu more: kvpool stat", INDENT, "", n - shown);
     if (n != shown || n == 0) end_line(s, ' ');
@@ -344,26 +364,28 @@ draw_table(screen_t *s, struct json_object *model, const char *title, kvp_top_vi
 static void
 draw_help(screen_t *s)
 {
-    static const char *const lines[] = {
-        "Tab, n m t c b  the table that is shown first: nodes, masters, tenants, calls, bytes by transport",
-        "< >             the column by which it is sorted",
-        "r               the other order",
-        "/               show only rows with a text; Enter ends, Escape removes it",
-        "up, down        scroll, as PgUp and PgDn",
-        "p, space        keep the figures as they are, until the next p",
-        "h, ?            this text",
-        "q, Ctrl-C       quit",
-        "",
-        "Rates and \"now\" are of the last interval. Latencies are of the master's work for a message of the last",
-        "interval, read at the HTTP port of the master (--http). Bytes by transport: how the memory is reached from",
-        "here. Each client counts what it moved itself: kvpool_stat. Reads from known places are counted when",
-        "clients report them. Columns that do not fit are left out: a wider terminal has more.",
+    static const char *const keys[][2] = {
+        {"Tab, n m t c b", "the table that is shown first: nodes, masters, tenants, calls, bytes by transport"},
+        {"< >", "the column by which it is sorted"},
+        {"r", "the other order"},
+        {"/", "show only rows with a text; Enter ends, Escape removes it"},
+        {"up, down", "scroll, as PgUp and PgDn"},
+        {"p, space", "keep the figures as they are, until the next p"},
+        {"h, ?", "this text"},
+        {"q, Ctrl-C", "quit"},
     };
 
-    for (size_t i = 0; i < KVP_ARRAY_LEN(lines); i++) {
-        put_text(s, "%s", lines[i]);
-        end_line(s, ' ');
-    }
+    for (size_t i = 0; i < KVP_ARRAY_LEN(keys); i++)
+        put_wrapped(s, keys[i][0], 16, keys[i][1], ' ');
+    end_line(s, ' ');
+    put_wrapped(
+        s, "", 0,
+        "Rates and \"now\" are of the last interval. Latencies are of the master's work for a message of the last "
+        "interval, read at the HTTP port of the master (--http). Bytes by transport: how the memory is reached "
+        "from here. Each client counts what it moved itself: kvpool_stat. Reads from known places are counted "
+        "when clients report them. A node may evict before it is full: memory in the chunks of a tenant is "
+        "free for this tenant alone. Columns that do not fit are left out: a wider terminal has more.",
+        ' ');
 }
 
 void

@@ -217,6 +217,19 @@ kvp_top_wrong(struct json_object *stat)
 
 /* ---- tables */
 void
+kvp_top_mark_away(struct json_object *masters)
+{
+    const size_t n = masters == NULL ? 0 : json_object_array_length(masters);
+
+    for (size_t i = 0; i < n; i++) {
+        struct json_object *master = json_object_array_get_idx(masters, i);
+
+        if (kvp_json_get(master, "lag_bytes") == NULL)
+            json_object_object_add(master, "lag_bytes", json_object_new_string("away"));
+    }
+}
+
+void
 kvp_top_join_tiers(struct json_object *nodes, struct json_object *tiers)
 {
     const size_t nodes_n = nodes == NULL ? 0 : json_object_array_length(nodes);
@@ -238,12 +251,30 @@ kvp_top_join_tiers(struct json_object *nodes, struct json_object *tiers)
     }
 }
 
-static struct json_object *
-make_nodes(struct json_object *now)
+/* Adds the rate of evictions since the sample before. A node that evicts may have free memory in the chunks of tenants
+ * that put nothing now. */
+static void
+add_evictions(struct json_object *node, struct json_object *before, double seconds)
 {
-    static const char *const columns[] = {"node",           "state",          "transport", "full_ratio",
-                                          "used_bytes",     "size_bytes",     "objects",   "ssd",
-                                          "ssd_used_bytes", "ssd_size_bytes", "addr",      "host_id"};
+    struct json_object *past;
+    const size_t n = kvp_json_get_list(before, "segments", &past);
+    double rise = NAN;
+
+    for (size_t i = 0; i < n && isnan(rise); i++) {
+        struct json_object *old = json_object_array_get_idx(past, i);
+
+        if (kvp_json_get_u64(old, "segment_id") == kvp_json_get_u64(node, "segment_id"))
+            rise = (double)kvp_json_get_u64(node, "evictions") - (double)kvp_json_get_u64(old, "evictions");
+    }
+    add_number(node, "evictions_per_s", rise / seconds);
+}
+
+static struct json_object *
+make_nodes(struct json_object *before, struct json_object *now, double seconds)
+{
+    static const char *const columns[] = {
+        "node",    "state", "transport",      "full_ratio",     "used_bytes", "evictions_per_s", "size_bytes",
+        "objects", "ssd",   "ssd_used_bytes", "ssd_size_bytes", "addr",       "host_id"};
     struct json_object *nodes = kvp_json_get(now, "segments");
     const size_t n = nodes == NULL ? 0 : json_object_array_length(nodes);
 
@@ -253,6 +284,7 @@ make_nodes(struct json_object *now)
 
         add_number(node, "full_ratio",
                    (double)kvp_json_get_u64(node, "used_bytes") / (double)kvp_json_get_u64(node, "size_bytes"));
+        add_evictions(node, before, seconds);
     }
     return kvp_json_pick(nodes, columns, KVP_ARRAY_LEN(columns));
 }
@@ -393,13 +425,15 @@ kvp_top_model(struct json_object *before, struct json_object *now)
 {
     static const char *const of_masters[] = {"address", "state", "lag_bytes", "id"};
     struct json_object *model = json_object_new_object(), *head = json_object_new_object(),
-                       *tables = json_object_new_object(), *nodes = make_nodes(now), *wrong = kvp_top_wrong(now);
+                       *tables = json_object_new_object(), *wrong = kvp_top_wrong(now);
     const double seconds = seconds_between(before, now);
+    struct json_object *nodes = make_nodes(before, now, seconds);
 
     add_state(head, now, nodes);
     add_rates(head, before, now, seconds);
     json_object_object_add(head, "wrong", json_object_new_uint64(json_object_array_length(wrong)));
     json_object_object_add(tables, "nodes", nodes);
+    kvp_top_mark_away(kvp_json_get(now, "masters"));
     json_object_object_add(tables, "masters",
                            kvp_json_pick(kvp_json_get(now, "masters"), of_masters, KVP_ARRAY_LEN(of_masters)));
     json_object_object_add(tables, "tenants", make_tenants(now));

@@ -25,6 +25,9 @@ struct json_object *kvp_top_model(struct json_object *before, struct json_object
  * them may have any bytes. The caller owns the list. */
 struct json_object *kvp_top_wrong(struct json_object *stat);
 
+/* kvp_top_mark_away replaces the unknown lag of masters that do not follow by the text "away". */
+void kvp_top_mark_away(struct json_object *masters);
+
 /* kvp_top_join_tiers gives each node of the list the state and the bytes of its SSD tier, whose name is that of the
  * node with "/ssd" behind it. */
 void kvp_top_join_tiers(struct json_object *nodes, struct json_object *tiers);

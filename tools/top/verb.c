@@ -87,7 +87,8 @@ enter_screen(void)
 typedef struct {
     kvpool_t *pool;
     kvp_cli_common_t *common;
-    const char *http; /* the master's HTTP address; NULL = the leader's host and the default port */
+    const char
+        *http; /* the master's HTTP address; NULL = as the master reports, or the leader's host and the default port */
     bool is_same_pool; /* flag: the HTTP server that last answered belongs to the pool */
     int orders[2], answers[2]; /* pipes: a byte asks for a sample; the answer is the pointer of one */
 } sampler_t;
@@ -104,6 +105,7 @@ find_http(const sampler_t *s, struct json_object *stat, char at[KVP_HOSTPORT_TEX
         const char *address = kvp_json_get_text(master, "address"), *colon = strrchr(address, ':');
 
         if (strcmp(kvp_json_get_text(master, "state"), "leader") != 0 || colon == NULL) continue;
+        if (kvp_cli_http_of(master, at)) return true;
         snprintf(at, KVP_HOSTPORT_TEXT_MAX, "%.*s:" HTTP_PORT, (int)(colon - address), address);
         return true;
     }
@@ -354,8 +356,9 @@ kvp_cli_top(const kvp_cli_verb_t *verb, int argc, char **argv)
         {"interval", KVP_CLI_DURATION, &t.interval_ns, "TIME", "between two samples (default 1s)", 100000000,
          3600 * KVP_NS_PER_S},
         {"http", KVP_CLI_TEXT, &t.sampler.http, "HOST:PORT",
-         "of the master's HTTP port, for latencies and tenants (default: the leader's host, port " HTTP_PORT ")", 0,
-         0}};
+         "of the master's HTTP port, for latencies and tenants (default: as the master reports, else port " HTTP_PORT
+         ")",
+         0, 0}};
     const char *terminal = getenv("TERM");
     kvp_cli_common_t common;
     kvp_hostport_t at;

@@ -11,6 +11,7 @@
 #include "tools/top/model.h"
 
 #include "common/clock.h"
+#include "proto/cause.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -76,6 +77,34 @@ print_hits(struct json_object *pool)
     if (gets > 0 && asked > 0) printf(", ");
     if (asked > 0) printf("look-ups %.1f %% of %" PRIu64, percent_of(found, asked), asked);
     putchar('\n');
+}
+
+/* Prints the three causes of most misses since the master began: of look-ups by their first missing key, and of gets.
+ */
+static void
+print_misses(struct json_object *counters)
+{
+    static const char *const kinds[] = {"lookup_misses", "get_misses"};
+    uint64_t n[KVP_CAUSES_N] = {0}, all = 0;
+    char name[64];
+
+    for (uint32_t cause = 0; cause < KVP_CAUSES_N; cause++) {
+        for (size_t k = 0; k < KVP_ARRAY_LEN(kinds); k++) {
+            snprintf(name, sizeof name, "%s_%s", kinds[k], kvp_cause_name(cause));
+            n[cause] += kvp_json_get_u64(counters, name);
+        }
+        all += n[cause];
+    }
+    for (int shown = 0; shown < 3 && all > 0; shown++) {
+        uint32_t most = 0;
+
+        for (uint32_t cause = 1; cause < KVP_CAUSES_N; cause++)
+            if (n[cause] > n[most]) most = cause;
+        if (n[most] > 0)
+            printf("%s%s %.1f %%", shown == 0 ? "misses     " : ", ", kvp_cause_name(most), percent_of(n[most], all));
+        n[most] = 0;
+    }
+    if (all > 0) printf(" of %" PRIu64 ": kvpool why KEY\n", all);
 }
 
 static void
@@ -163,10 +192,12 @@ print_screen(struct json_object *stat)
     printf("objects    %" PRIu64 ", and %" PRIu64 " puts under way\n", kvp_json_get_u64(pool, "objects"),
            kvp_json_get_u64(pool, "attempts"));
     print_hits(pool);
+    print_misses(kvp_json_get(pool, "counters"));
     print_what_is_wrong(stat);
     static const char *const of_nodes[] = {"node", "state", "transport", "used_bytes", "size_bytes", "objects", "addr"};
     static const char *const of_masters[] = {"address", "state", "lag_bytes", "id"};
     hide_lost_transports(segments);
+    kvp_top_mark_away(masters);
     print_some_columns("nodes", segments, of_nodes, KVP_ARRAY_LEN(of_nodes));
     if (is_elected(masters)) print_some_columns("masters", masters, of_masters, KVP_ARRAY_LEN(of_masters));
 }
@@ -191,8 +222,9 @@ int
 kvp_cli_list_part(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, const char *part)
 {
     static const char *const of_masters[] = {"address", "state", "lag_bytes", "id"};
-    static const char *const of_nodes[] = {"node",    "state", "transport",      "used_bytes",     "size_bytes",
-                                           "objects", "ssd",   "ssd_used_bytes", "ssd_size_bytes", "addr"};
+    static const char *const of_nodes[] = {"node",           "state",          "transport", "used_bytes",
+                                           "size_bytes",     "objects",        "evictions", "ssd",
+                                           "ssd_used_bytes", "ssd_size_bytes", "addr"};
     const bool is_nodes = strcmp(part, "segments") == 0;
     struct json_object *stat = NULL, *rows;
     kvpool_t *pool = NULL;
@@ -207,6 +239,7 @@ kvp_cli_list_part(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, const ch
     rows = kvp_json_get(stat, part);
     if (is_nodes) kvp_top_join_tiers(rows, kvp_json_get(stat, "tiers"));
     if (is_nodes && !common->is_json) hide_lost_transports(rows);
+    if (!is_nodes && !common->is_json) kvp_top_mark_away(rows);
     if (common->is_json)
         kvp_json_line(json_object_get(rows), stdout); /* kvp_json_line releases this reference */
     else if (json_object_array_length(rows) == 0)

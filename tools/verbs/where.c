@@ -75,7 +75,7 @@ print_object(struct json_object *found)
     printf("state       %s\n", quoted_text(found, "text", text));
     printf("size        %s\n", kvp_format_bytes(kvp_json_get_u64(found, "size_bytes"), bytes));
     if (age_ms > 0)
-        printf("put         %s ago\n", seconds_text(age_ms, span));
+        printf("put         about %s ago\n", seconds_text(age_ms, span));
     else
         printf("put         before this master listened\n");
     printf("last use    %s ago\n", seconds_text(kvp_json_get_u64(found, "used_ms"), span));

@@ -177,6 +177,7 @@ typedef struct {
     bool is_tier, is_up;
     uint32_t state; /* kvp_segment_state_t */
     uint64_t size_bytes, used_bytes, objects;
+    uint64_t evictions; /* from this memory, since this master began to lead */
 } kvp_master_node_t;
 
 #define KVP_CURVE_TIMES 6u /* sizes of memory for which a curve is shown: 1/4, 1/2, 1, 2, 4, 8 times the pool's */

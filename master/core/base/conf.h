@@ -160,6 +160,7 @@ typedef struct {
 typedef struct {
     char id[33]; /* the master's id; "" without etcd */
     char address[281]; /* the master's address; "" = unknown */
+    char http[281]; /* address of its HTTP port; "" = none, or unknown */
     uint32_t state; /* kvp_master_state_t */
     uint64_t lag_bytes;
 } kvp_master_peer_t;

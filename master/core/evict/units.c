@@ -14,10 +14,11 @@ void
 kvp_evict_one(kvp_evict_t *ev, uint32_t oid)
 {
     const kvp_obj_t *o = kvp_obj(ev->cat->index, oid);
-    const kvp_segment_t *g = kvp_obj_chunk(ev->cat, o)->segment;
+    kvp_segment_t *g = kvp_obj_chunk(ev->cat, o)->segment;
     const kvp_cause_t cause = kvp_evict_cause(ev, o);
 
     ev->ctx->st.evictions++;
+    g->evictions++;
     ev->ctx->st.evicted_bytes += kvp_obj_len(ev->cat, o);
     ev->ctx->st.evicted_age_ms += kvp_ages_age(&ev->cat->ages, kvp_obj_version(o), ev->ctx->now_ns) / KVP_MS(1);
     if (kvp_obj_tier(ev->cat, o) != NULL) {

@@ -369,6 +369,7 @@ describe_segment(const kvp_segment_t *g, bool is_resting, Kvp__Pb__SegmentInfo *
         is_resting && g->life == KVP_SEGMENT_STAYS ? KVP_SEG_UP : g->state;
     info->used_bytes = g->used_bytes;
     info->objects = g->objects;
+    info->evictions = g->evictions;
     info->is_tier = g->is_tier;
     info->stalled_devices = g->ssd.stalled_devices;
 }

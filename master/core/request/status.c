@@ -64,6 +64,7 @@ add_health(const kvp_master_t *m, told_health_t *h, Kvp__Pb__StatusReply *reply)
         h->masters[i].address = (char *)m->masters[i].address;
         h->masters[i].state = m->masters[i].state;
         h->masters[i].lag_bytes = m->masters[i].lag_bytes;
+        h->masters[i].http = (char *)m->masters[i].http;
         h->masters_list[i] = &h->masters[i];
     }
     reply->masters = h->masters_list;
@@ -278,6 +279,7 @@ kvp_master_nodes(const kvp_master_t *m, kvp_master_node_t *nodes_out, uint32_t m
         node->size_bytes = g->size_bytes;
         node->used_bytes = g->used_bytes;
         node->objects = g->objects;
+        node->evictions = g->evictions;
         n++;
     }
     return n;

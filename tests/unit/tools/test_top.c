@@ -200,7 +200,9 @@ TEST(test_keys_sort_filter_scroll_pause_and_quit)
     assert_true(kvp_top_key(&view, 'p') && view.is_paused);
     assert_non_null(strstr(draw_lines(model, &view, 200, 40), "PAUSED"));
     assert_true(kvp_top_key(&view, 'h') && strstr(draw_lines(model, &view, 80, 40), "Ctrl-C       quit") != NULL);
+    assert_non_null(strstr(draw_lines(model, &view, 40, 60), "has more.")); /* no text is cut */
     assert_true(kvp_top_key(&view, 'x') && view.mode == KVP_TOP_TABLES);
+    assert_non_null(strstr(draw_lines(model, &view, 40, 60), "           takes no new objects"));
     for (int i = 0; i < 5; i++)
         assert_true(kvp_top_key(&view, '\t'));
     assert_int_equal(view.table, 0);
