@@ -128,6 +128,10 @@ typedef struct {
     /* With "etcd://": the --cluster of the masters. Default: $KVPOOL_CLUSTER, else
      * $MC_STORE_CLUSTER_ID, else "kvpool". */
     const char *cluster;
+    /* Embedded node: kvpool_close first moves the node's objects to other nodes, for at most so
+     * many milliseconds. What has not moved by then is lost, as without a drain. 0 =
+     * $KVPOOL_DRAIN_ON_CLOSE ("10s"), else no object is moved. */
+    uint32_t drain_ms;
 } kvpool_conf_t;
 
 /* kvpool_open connects to the pool and, with memory_bytes, mounts an embedded node. conf may be
@@ -140,7 +144,7 @@ KVPOOL_EXPORT int kvpool_open(const kvpool_conf_t *conf, kvpool_t **pool_out);
 
 /* kvpool_close ends the session, all views and the embedded node. Calls of other threads return
  * CLOSED first. Later calls on the handle, another kvpool_close included, return CLOSED.
- *   Blocking: about one second at most.
+ *   Blocking: about one second at most, and drain_ms of the configuration before that.
  *   Ownership: the handle stays a valid pointer until kvpool_free. */
 KVPOOL_EXPORT int kvpool_close(kvpool_t *pool);
 

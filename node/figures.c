@@ -39,13 +39,15 @@ kvp_node_publish(kvp_node_t *node, uint64_t *stop_by_ns)
     kvp_node_core_stats_t s;
     kvp_node_pinned_t pinned;
     kvp_node_info_t *info = &node->shared.info;
-    bool was_mounted, was_tier_mounted, is_stopping;
+    bool was_mounted, was_tier_mounted, was_drained, is_stopping;
 
     kvp_node_core_stats(node->core, &s);
     kvp_node_pin_bytes(&node->tps.pin, &pinned);
     pthread_mutex_lock(&node->shared.lock);
     was_mounted = info->is_mounted;
     was_tier_mounted = info->is_tier_mounted;
+    was_drained = info->is_drained;
+    info->is_drained = node->leave.is_drained;
     info->is_mounted = node->link.state >= KVP_LINK_UP;
     info->term = kvp_node_core_term(node->core);
     info->populated_bytes = atomic_load(&node->populate.populated_bytes);
@@ -68,7 +70,8 @@ kvp_node_publish(kvp_node_t *node, uint64_t *stop_by_ns)
     info->is_tier_mounted = node->tiering.state == KVP_TIERING_UP;
     info->is_tier_over = atomic_load(&node->tiering.is_over) && node->tiering.state == KVP_TIERING_DOWN;
     if (info->has_tier) kvp_tier_stats(node->tiering.tier, &info->tier);
-    if (info->is_mounted != was_mounted || info->is_tier_mounted != was_tier_mounted || info->is_tier_over)
+    if (info->is_mounted != was_mounted || info->is_tier_mounted != was_tier_mounted || info->is_tier_over ||
+        info->is_drained != was_drained)
         pthread_cond_broadcast(&node->shared.changed);
     is_stopping = node->shared.is_stopping;
     *stop_by_ns = is_stopping ? node->shared.stop_by_ns : UINT64_MAX;

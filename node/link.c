@@ -67,6 +67,7 @@ lose_link(kvp_node_t *node, const char *why)
     kvp_node_core_link_lost(node->core);
     kvp_node_tiering_link_lost(node);
     kvp_node_copying_link_lost(node);
+    kvp_node_leave_link_lost(node);
     if (is_last)
         node->link.is_done = true;
     else
@@ -503,6 +504,8 @@ on_answer(kvp_node_t *node, const kvp_frame_t *frame)
         if (err != KVP_OK) lose_link(node, kvp_err_text(err));
         return true;
     }
+    case KVP_OP_DRAIN:
+        return kvp_node_leave_on_answer(node, frame) == KVP_OK;
     case KVP_OP_UNMOUNT:
         if (!kvp_node_tiering_on_unmounted(node, frame) && node->link.state == KVP_LINK_UNMOUNTING)
             node->link.is_done = true;

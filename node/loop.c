@@ -12,7 +12,7 @@ timeout_ms(const kvp_node_t *node, uint64_t stop_by_ns)
     uint64_t due = kvp_min_u64(kvp_min_u64(kvp_node_serve_due(node), kvp_node_link_due(node)), kvp_node_keep_due(node));
     uint64_t now = kvp_now_ns();
 
-    due = kvp_min_u64(kvp_min_u64(due, stop_by_ns), now + TEND_NS);
+    due = kvp_min_u64(kvp_min_u64(due, stop_by_ns), kvp_min_u64(kvp_node_leave_due(node), now + TEND_NS));
     return due <= now ? 0 : (int)((due - now) / KVP_NS_PER_MS + 1);
 }
 
@@ -53,6 +53,7 @@ kvp_node_loop(void *arg)
         kvp_node_serve_tick(node, now);
         kvp_node_link_tick(node, now);
         kvp_node_keep_tick(node, now);
+        kvp_node_leave_tick(node, now);
         kvp_transports_tend();
         is_sweeping = kvp_node_link_sweep(node);
         kvp_node_settle(node);

@@ -67,6 +67,7 @@ typedef struct {
     uint64_t is_kept, keeper_pid;
     /* the number of objects in the memory that the node took over from the keeper at its start */
     uint64_t adopted_objects;
+    uint64_t is_drained; /* 1 = after kvp_node_drain: no object is left in the memory */
     bool has_tier, is_tier_mounted;
     bool is_tier_over; /* the tier was removed from the pool by kvp_node_unmount_tier */
     kvp_tier_stats_t tier;
@@ -103,6 +104,13 @@ bool kvp_node_is_final(kvp_err_t err);
  * again. */
 bool kvp_node_wait_tier(kvp_node_t *node, uint64_t deadline_ns);
 bool kvp_node_unmount_tier(kvp_node_t *node, uint64_t deadline_ns) KVP_MUST_USE;
+
+/* kvp_node_drain asks the master to move the node's objects to other nodes, and returns. The node serves meanwhile, and
+ * accepts no new objects. If the node does not stop after that, the drain lasts until its next mount.
+ * kvp_node_wait_drained waits until no object is left in the memory; false: not so at deadline_ns. After a complete
+ * drain the stop of the node gives the memory back, in place of leaving it with the keeper. */
+void kvp_node_drain(kvp_node_t *node);
+bool kvp_node_wait_drained(kvp_node_t *node, uint64_t deadline_ns);
 
 /* kvp_node_start opens a node and waits until it is mounted (kvp_node_open, kvp_node_wait). On an error it stops the
  * node. */

@@ -3,8 +3,8 @@
  * the control thread, from top to bottom: loop.c, link.c (the master), report.c (the report of the memory), adopt.c
  * (memory of the previous process), memory.c (the segment's memory), settle.c (what the core asks for), serve.c
  * (listeners, connections), attach.c (requests of clients), procs.c (their processes), tiering.c (the SSD tier),
- * copying.c (copies of other nodes' objects), extent.c (the extents that both write), keep.c (the keeper), watch.c (the
- * epoll set). */
+ * copying.c (copies of other nodes' objects), extent.c (the extents that both write), leave.c (the drain before the
+ * end), keep.c (the keeper), watch.c (the epoll set). */
 #ifndef KVP_NODE_PRIV_H
 #define KVP_NODE_PRIV_H
 
@@ -146,6 +146,16 @@ typedef struct {
     kvp_fetcher_t *fetcher; /* set by the thread; NULL = no session */
 } kvp_node_copying_t;
 
+/* The state of the drain before the node's end, used by leave.c. */
+typedef struct {
+    _Atomic bool is_wanted; /* set by other threads */
+    bool has_begun; /* the master of this connection drains the node */
+    bool is_drained; /* no object is left in the memory */
+    uint64_t request; /* the request id of a DRAIN that is not answered; 0 = none */
+    uint64_t next_ns; /* the time of the next DRAIN */
+    kvp_err_t err; /* of the last answer */
+} kvp_node_leave_t;
+
 /* The state of the connection with the keeper, used by keep.c. */
 typedef enum {
     KVP_KEEP_AWAY, /* no connection; the keeper is called at due_ns */
@@ -214,6 +224,7 @@ struct kvp_node {
     kvp_node_link_t link; /* link.c and report.c */
     kvp_node_tiering_t tiering; /* tiering.c */
     kvp_node_copying_t copying; /* copying.c */
+    kvp_node_leave_t leave; /* leave.c */
     kvp_node_keep_t keep; /* keep.c and adopt.c */
     kvp_node_dial_t dial;
     pthread_t thread;
@@ -352,6 +363,12 @@ void kvp_node_copying_close(kvp_node_t *node);
 bool kvp_node_copying_on_order(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t *err_out);
 void kvp_node_copying_link_lost(kvp_node_t *node);
 bool kvp_node_copying_poll(kvp_node_t *node);
+
+/* Functions of leave.c. kvp_node_leave_tick sends what is due. kvp_node_leave_on_answer: PROTO. */
+void kvp_node_leave_tick(kvp_node_t *node, uint64_t now_ns);
+uint64_t kvp_node_leave_due(const kvp_node_t *node);
+kvp_err_t kvp_node_leave_on_answer(kvp_node_t *node, const kvp_frame_t *frame) KVP_MUST_USE;
+void kvp_node_leave_link_lost(kvp_node_t *node);
 
 /* Functions of extent.c: storing an object in an extent that the master named. kvp_node_extent_begin checks the place
  * and sets the descriptor's word to WRITING. kvp_node_extent_store copies len bytes to offset `from` of the payload,

@@ -132,11 +132,12 @@ typedef struct {
 
 #define KVP_JREC_DRAINING 0x1u /* flags of a DRAIN: the segment is being drained */
 #define KVP_JREC_DRAIN_NO_EVICT 0x2u /* no object is evicted to make room for the segment's objects */
+#define KVP_JREC_DRAIN_UNTIL_MOUNT 0x4u /* the drain ends with the node's next mount */
 
 typedef struct {
     kvp_jrec_t head;
     uint32_t number; /* number of the segment */
-    uint32_t flags; /* KVP_JREC_DRAINING, KVP_JREC_DRAIN_NO_EVICT; 0 = the drain has ended */
+    uint32_t flags; /* KVP_JREC_DRAIN*; 0 = the drain has ended */
     uint64_t bytes_per_s; /* limit of the bytes that are moved in a second; 0 = the default */
 } kvp_jrec_drain_t;
 

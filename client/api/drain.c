@@ -10,15 +10,22 @@
 
 #define TEXT_MAX (64u << 10)
 
-void
-kvp_drain_write(kvp_jsonw_t *w, const char *key, const Kvp__Pb__DrainReply *msg)
+const char *
+kvp_drain_state(const Kvp__Pb__DrainReply *msg)
 {
     static const char *const states[] = {"none", "running", "done"};
+
+    return states[kvp_min_u64(msg->state, KVP_ARRAY_LEN(states) - 1)];
+}
+
+static void
+write_progress(kvp_jsonw_t *w, const Kvp__Pb__DrainReply *msg)
+{
     static const char *const errors[] = {"", "the object had left the node", "the node cannot be read",
                                          "no memory, or too slow"};
 
-    kvp_jsonw_open(w, key, '{');
-    kvp_jsonw_text(w, "state", states[kvp_min_u64(msg->state, KVP_ARRAY_LEN(states) - 1)]);
+    kvp_jsonw_open(w, NULL, '{');
+    kvp_jsonw_text(w, "state", kvp_drain_state(msg));
     kvp_jsonw_bool(w, "is_durable", msg->is_durable);
     kvp_jsonw_u64(w, "left_objects", msg->left_objects);
     kvp_jsonw_u64(w, "left_bytes", msg->left_bytes);
@@ -50,7 +57,7 @@ read_drain(const kvp_query_t *query, const kvp_frame_t *answer)
     msg = kvp_pb_unpack(&pb, &kvp__pb__drain_reply__descriptor, answer);
     if (msg == NULL) return pb.err;
     err = kvp_op_peer_err(msg->err);
-    if (err == KVP_OK) kvp_drain_write(query->arg, NULL, msg);
+    if (err == KVP_OK) write_progress(query->arg, msg);
     kvp_pb_free(&pb, msg);
     return err;
 }

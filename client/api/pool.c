@@ -268,7 +268,7 @@ typedef struct {
     char host_id[KVP_HOST_ID_MAX + 1];
     kvp_session_conf_t session;
     kvp_hostport_t metrics; /* where to serve metrics; an empty host = nowhere */
-    uint64_t slow_call_ns;
+    uint64_t slow_call_ns, drain_ns;
 } opening_t;
 
 static const char *
@@ -365,6 +365,16 @@ choose_master_wait(opening_t *o)
 }
 
 static kvp_err_t
+choose_drain(opening_t *o)
+{
+    const char *text = or_env(NULL, "KVPOOL_DRAIN_ON_CLOSE", NULL);
+
+    o->drain_ns = o->conf.drain_ms * KVP_NS_PER_MS;
+    if (o->drain_ns > 0 || text == NULL || kvp_parse_duration_ns(text, &o->drain_ns) == KVP_OK) return KVP_OK;
+    return refuse_opening(o, KVP_INVALID, "KVPOOL_DRAIN_ON_CLOSE", "a time is expected, such as 10s or 0s");
+}
+
+static kvp_err_t
 choose_metrics(opening_t *o)
 {
     const char *text = or_env(NULL, "KVPOOL_METRICS", NULL);
@@ -405,6 +415,7 @@ read_conf(const kvpool_conf_t *conf, opening_t *o)
     if (err == KVP_OK) err = choose_transports(o);
     if (err == KVP_OK) err = choose_master_wait(o);
     if (err == KVP_OK) err = choose_metrics(o);
+    if (err == KVP_OK) err = choose_drain(o);
     if (err == KVP_OK) err = kvp_env_slow_call(o->conf.detail, o->conf.detail_cap, &o->slow_call_ns);
     if (err != KVP_OK) return err;
     if (o->conf.tenant != NULL && strlen(o->conf.tenant) > KVP_TENANT_NAME_MAX)
@@ -477,6 +488,7 @@ pool_create(const opening_t *o)
     pool->tenant = o->conf.tenant == NULL ? 0 : kvp_tenant_id(o->conf.tenant);
     pool->locations = o->session.locations;
     pool->slow_call_ns = o->slow_call_ns;
+    pool->drain_ns = o->drain_ns;
     pool->slow_limit = (kvp_log_limit_t){.burst = 5, .interval_ms = 1000};
     pool->wants_sums = o->conf.verify == KVPOOL_VERIFY_PAYLOAD;
     pool->is_state_only = o->conf.state_only;
@@ -564,8 +576,14 @@ kvpool_close(kvpool_t *pool)
     kvp_calls_wait(&pool->calls);
     kvp_exporter_stop(pool);
     kvp_views_end(pool);
-    if (pool->node != NULL) kvp_node_stop(pool->node, kvp_now_ns() + UNMOUNT_NS);
+    /* the session ends first, because a drain waits for what the session holds */
     if (pool->session != NULL) kvp_session_destroy(pool->session);
+    if (pool->node != NULL && pool->drain_ns > 0) {
+        kvp_node_drain(pool->node);
+        if (!kvp_node_wait_drained(pool->node, kvp_now_ns() + pool->drain_ns))
+            kvp_log_warn("client", "the node is closed before all its objects have moved: drain_ms is over");
+    }
+    if (pool->node != NULL) kvp_node_stop(pool->node, kvp_now_ns() + UNMOUNT_NS);
     pool->node = NULL;
     pool->session = NULL;
     return KVP_OK;

@@ -53,6 +53,7 @@ struct kvpool {
     kvp_list_t views; /* the open views of objects; guarded by lock */
     kvp_held_tickets_t held_tickets; /* tickets at the master of open views and reservations */
     uint32_t tenant;
+    uint64_t drain_ns; /* how long kvpool_close drains the embedded node at most; 0 = not at all */
     uint64_t slow_call_ns; /* calls that take longer are counted and logged; 0 = none */
     kvp_log_limit_t slow_limit;
     uint32_t locations; /* most cached locations of objects, for reads without a question to the master; 0 = no cache */
@@ -141,8 +142,8 @@ kvp_query_at(const kvp_query_t *query, uint32_t i)
     return query->at != NULL ? query->at[i] : i;
 }
 
-/* kvp_drain_write (drain.c) writes the progress of a drain as the member `key`, or as a value if key is NULL. */
-void kvp_drain_write(kvp_jsonw_t *w, const char *key, const Kvp__Pb__DrainReply *msg);
+/* kvp_drain_state (drain.c) returns the name of a drain's state: "none", "running" or "done". */
+const char *kvp_drain_state(const Kvp__Pb__DrainReply *msg);
 
 /* kvp_call_release releases the tickets that were recorded under the id (control/tickets.h). Returns true if the
  * tickets belonged to the current session and the release reached its connection. */

@@ -170,19 +170,28 @@ typedef struct {
     kvp_peers_t *peers;
 } segments_t;
 
+static void
+write_drain(kvp_jsonw_t *w, const Kvp__Pb__DrainReply *msg)
+{
+    kvp_jsonw_text(w, "drain", kvp_drain_state(msg));
+    kvp_jsonw_u64(w, "moved_objects", msg->moved_objects);
+    kvp_jsonw_u64(w, "moved_bytes", msg->moved_bytes);
+    kvp_jsonw_u64(w, "stuck_objects", msg->held + msg->no_room + msg->no_node + msg->unfinished);
+}
+
 static bool
 write_segment(void *arg, const Kvp__Pb__SegmentInfo *info)
 {
     segments_t *s = arg;
     kvp_jsonw_t *w = info->is_tier ? &s->tiers : &s->memory;
+    const Kvp__Pb__DrainReply no_drain = KVP__PB__DRAIN_REPLY__INIT;
 
     kvp_jsonw_open(w, NULL, '{');
     kvp_jsonw_text(w, "node", info->node);
     kvp_jsonw_text(w, "state", kvp_segment_state_name(info->state));
     if (!info->is_tier)
-        kvp_jsonw_text(
-            w, "transport",
-            kvp_peers_transport(s->peers, info->segment_id, info->host_id, info->transports, info->unix_path));
+        kvp_jsonw_text(w, "transport",
+                       kvp_peers_transport(s->peers, info->segment_id, info->host_id, info->transports));
     kvp_jsonw_u64(w, "size_bytes", info->size_bytes);
     kvp_jsonw_u64(w, "used_bytes", info->used_bytes);
     kvp_jsonw_u64(w, "objects", info->objects);
@@ -193,6 +202,7 @@ write_segment(void *arg, const Kvp__Pb__SegmentInfo *info)
         kvp_jsonw_text(w, "addr", info->addr);
         kvp_jsonw_text(w, "offers", info->transports);
         kvp_jsonw_text(w, "host_id", info->host_id);
+        write_drain(w, info->drain != NULL ? info->drain : &no_drain);
     }
     kvp_jsonw_u64(w, "segment_id", info->segment_id);
     kvp_jsonw_close(w, '}');

@@ -30,16 +30,42 @@ typedef struct {
     kvp_node_admin_t admin;
     kvp_node_rest_t rest;
     kvp_hostport_t http_bound; /* the bound HTTP address; host "" = no HTTP */
+    uint64_t drain_ns; /* how long to drain after the stop request */
+    uint64_t drain_by_ns; /* the time at which the daemon stops with or without objects; 0 = not stopping */
     kvp_err_t err; /* the error that ended the daemon; OK after a stop request */
 } daemon_t;
+
+static void
+end_loop(daemon_t *d)
+{
+    uv_close((uv_handle_t *)&d->look, NULL);
+    kvp_loop_stop(&d->loop);
+}
+
+/* Ends the loop once the node is drained, or the time for that is over. */
+static void
+on_drain(uv_timer_t *timer)
+{
+    daemon_t *d = timer->data;
+    const bool is_drained = kvp_node_wait_drained(d->node, 0);
+
+    if (!is_drained && kvp_now_ns() < d->drain_by_ns) return;
+    if (!is_drained) kvp_log_warn("node", "stopping before the node is drained: --drain-on-stop is over");
+    end_loop(d);
+}
 
 static void
 on_stop(void *arg)
 {
     daemon_t *d = arg;
 
-    uv_close((uv_handle_t *)&d->look, NULL);
-    kvp_loop_stop(&d->loop);
+    if (d->drain_ns == 0 || kvp_node_wait(d->node, 0) != KVP_OK) {
+        end_loop(d);
+        return;
+    }
+    d->drain_by_ns = kvp_now_ns() + d->drain_ns;
+    kvp_node_drain(d->node);
+    uv_timer_start(&d->look, on_drain, LOOK_MS, LOOK_MS);
 }
 
 static kvp_err_t
@@ -70,7 +96,7 @@ on_look(uv_timer_t *timer)
         return;
     }
     d->err = err;
-    on_stop(d);
+    end_loop(d);
 }
 
 static kvp_err_t
@@ -142,7 +168,7 @@ static void
 tear_down(daemon_t *d)
 {
     if (d->has_uv) {
-        if (!uv_is_closing((uv_handle_t *)&d->look)) on_stop(d);
+        if (!uv_is_closing((uv_handle_t *)&d->look)) end_loop(d);
         uv_run(&d->uv, UV_RUN_DEFAULT);
     }
     kvp_node_rest_stop(&d->rest);
@@ -171,6 +197,7 @@ main(int argc, char **argv)
     kvp_limit_raise_files();
     d.err = build_loop(&d); /* the event loop is first, because libuv aborts if no file descriptor is left */
     if (d.err == KVP_OK) d.err = build_node(&d, &settings);
+    d.drain_ns = settings.drain_ns;
     if (d.err == KVP_OK) d.err = build_http(&d, &settings);
     is_usage = d.err == KVP_INVALID;
     if (d.err == KVP_OK) uv_run(&d.uv, UV_RUN_DEFAULT);

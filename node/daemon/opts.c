@@ -115,6 +115,14 @@ static const kvp_opt_t opts[] = {
      .max = 30ull * 86400u * 1000000000u,
      .help = "How long the keeper holds the memory without a node. More than the master's --node-forget is of no use: "
              "the master has forgotten the objects by then."},
+    {.name = "drain-on-stop",
+     .type = KVP_OPT_DURATION_NS,
+     .offset = offsetof(kvp_node_opts_t, drain_ns),
+     .fallback = "0s",
+     .max = 86400ull * 1000000000u,
+     .help =
+         "On SIGTERM, move the node's objects to other nodes for at most this time, then stop. After a complete drain "
+         "the keeper gives the memory back. A second SIGTERM stops at once. 0s = stop without a drain."},
     {.name = "lanes",
      .type = KVP_OPT_U64,
      .offset = offsetof(kvp_node_opts_t, lanes),

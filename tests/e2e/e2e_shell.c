@@ -165,6 +165,7 @@ do_open(void)
     conf.transports = e2e_named("transports");
     conf.listen = e2e_named("listen");
     conf.deadline_ms = (uint32_t)e2e_named_number("deadline", 0);
+    conf.drain_ms = (uint32_t)e2e_named_number("drain_ms", 0);
     conf.memory_bytes = e2e_named_number("memory_bytes", 0);
     conf.chunk_bytes = e2e_named_number("chunk_bytes", 0);
     conf.verify = (uint32_t)e2e_named_number("verify", 0);

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node is drained: its objects move to other nodes while clients read, put and remove, and then it may die."""
+import time
+
 import pytest
 
 from clients import PATHS, Board, Load, Shell, figures, free_ports, slow, work
@@ -162,3 +164,99 @@ def test_drain_under_load_misses_nothing(make_pool, killed, tmp_path):
     for prefix, n, size in (("mid/", 1500, 65536), ("big/", 100, MIB)):
         got = client(f"bget {prefix} 0 {n} {size}")
         assert got["results"] == {"OK": n} and got["wrong"] == 0, (prefix, got)
+
+
+def fill(pool, client, n=120, size=65536):
+    assert client(f"bput a/ 0 {n} {size}")["results"] == {"OK": n}
+    return segments(pool)["node1"]["objects"]
+
+
+def intact(client, n=120, size=65536):
+    got = client(f"bget a/ 0 {n} {size}")
+    assert got["results"] == {"OK": n} and got["wrong"] == 0, got
+
+
+@pytest.mark.parametrize("keeper", ["none", "auto"])
+def test_node_drains_before_it_stops(make_pool, keeper):
+    """Fails if a node with --drain-on-stop loses an object at SIGTERM, leaves empty memory to its keeper, or stays in the list."""
+    pool = make_pool(nodes=0)
+    pool.add_node("node1", "64MiB", "--drain-on-stop", "30s", "--keeper", keeper)
+    pool.add_node("node2", "64MiB")
+    client = Shell(pool.bench, pool.addr)
+    assert fill(pool, client) > 30
+    pool.nodes[0].terminate()
+    assert "no object is left" in pool.nodes[0].log()
+    assert set(segments(pool)) == {"node2"}
+    intact(client)
+    if keeper == "auto":
+        wait_until(lambda: pool.bench.run("kvpool-keeper", "--name", "node1", "--end", "yes").rc == 0, 5, "no keeper")
+        assert "stays with its keeper" not in pool.nodes[0].log()
+
+
+@pytest.mark.pool(nodes=1, node_args=("--drain-on-stop", "1s", "--keeper", "auto", "--keeper-hold", "20s"))
+def test_time_for_the_drain_is_over(pool):
+    """Fails if a node whose objects have nowhere to go waits longer than --drain-on-stop, or its keeper gives the memory back, or
+    the next process of the node is still drained.
+    """
+    client = Shell(pool.bench, pool.addr)
+    assert fill(pool, client) == 120
+    pool.nodes[0].terminate()
+    assert "stays with its keeper" in pool.nodes[0].log() and "--drain-on-stop is over" in pool.nodes[0].log()
+    pool.nodes[0] = pool.bench.node(pool.master, "node1", "64MiB", "--keeper", "auto")
+    intact(client)
+    assert segments(pool)["node1"]["state"] == "up" and segments(pool)["node1"]["drain"] == "none"
+    pool.nodes[0].terminate()
+    assert pool.bench.run("kvpool-keeper", "--name", "node1", "--end", "yes").rc == 0
+
+
+@pytest.mark.pool(nodes=1)
+def test_engine_with_memory_closes(pool):
+    """Fails if objects in the memory of a handle with drain_ms are lost when it is closed, while it holds some of them itself, or if
+    the close of one whose objects have nowhere to go takes longer than that.
+    """
+    engine = Shell(pool.bench, pool.addr, "engine", memory_bytes=64 * MIB, drain_ms=20000)
+    client = Shell(pool.bench, pool.addr)
+    assert fill(pool, client) < 120
+    assert engine("lookup a/ 0 120 ttl=60000")["found"] == 120
+    assert engine("close", timeout=30)["err"] == "OK"
+    assert set(segments(pool)) == {"node1"}
+    intact(client)
+
+    last = Shell(pool.bench, pool.addr, "last", memory_bytes=64 * MIB, drain_ms=1000)
+    pool.nodes[0].terminate()
+    assert last("put b/0 4096")["err"] == "OK"
+    got = last("close", timeout=30)
+    assert got["err"] == "OK" and 900 < got["ms"] < 4000 * SLOW, got
+
+
+@slow
+@pytest.mark.parametrize("path", ["shm", "tcp"])
+def test_source_hangs_or_dies_during_a_drain(make_pool, path):
+    """Fails if a source that is stopped in the middle of a drain costs more than time, or its death more than what it alone had; or
+    if the target's node does not answer the master meanwhile.
+    """
+    node_args = ("--transports", "tcp") if path == "tcp" else ()
+    pool = make_pool(nodes=0)
+    for i in (1, 2):
+        pool.add_node(f"node{i}", "64MiB", *node_args, *(("--host-id", f"host-{i}") if path == "tcp" else ()))
+    client = Shell(pool.bench, pool.addr, **PATHS[path])
+    had = fill(pool, client, 300, 100000)
+    assert drain(pool, "node1", "--rate", "10MB").rc == 0
+    wait_until(lambda: segments(pool)["node1"]["objects"] < had, 20, "the drain to move something")
+    pool.nodes[0].freeze()
+    begun = time.monotonic()
+    while time.monotonic() - begun < 2.5:
+        assert client("put during/0 1000 upsert=1")["err"] == "OK"
+    pool.nodes[0].thaw()
+    done = drain(pool, "node1", "--wait", "--rate", "1GB")
+    assert done.rc == 0 and done.json["left_objects"] == 0, done
+    intact(client, 300, 100000)
+
+    assert drain(pool, "node2", "--rate", "4MB").rc == 0  # node1 is draining as well: nothing moves
+    assert pool.kvpool("node", "undrain", "node1").rc == 0
+    wait_until(lambda: segments(pool)["node1"]["objects"] > 10, 20, "the drain to move something")
+    pool.nodes[1].kill9()
+    got = client("bget a/ 0 300 100000 deadline=5000")
+    assert got["wrong"] == 0 and set(got["results"]) <= {"OK", "NODE_LOST", "NOT_FOUND"}, got
+    assert got["results"]["OK"] >= 10, got
+    assert client("bput b/ 0 50 100000")["results"] == {"OK": 50}

@@ -218,13 +218,32 @@ print_stat(struct json_object *stat, const kvp_cli_common_t *common, bool wants_
 }
 
 /* ---- lists of masters and nodes */
+/* Prints the nodes, and after them a line for each node that is being drained. */
+static void
+print_nodes(struct json_object *rows)
+{
+    static const char *const shown[] = {"node",           "state",          "transport", "used_bytes",
+                                        "size_bytes",     "objects",        "evictions", "ssd",
+                                        "ssd_used_bytes", "ssd_size_bytes", "addr"};
+
+    print_some_columns("nodes", rows, shown, KVP_ARRAY_LEN(shown));
+    for (size_t i = 0; i < json_object_array_length(rows); i++) {
+        struct json_object *row = json_object_array_get_idx(rows, i);
+        char moved[KVP_BYTES_TEXT_MAX];
+
+        if (strcmp(kvp_json_get_text(row, "drain"), "none") == 0) continue;
+        printf("%s: %s; left %" PRIu64 " objects, moved %" PRIu64 " (%s), stuck %" PRIu64 "\n",
+               kvp_json_get_text(row, "node"),
+               strcmp(kvp_json_get_text(row, "drain"), "done") == 0 ? "drained" : "is being drained",
+               kvp_json_get_u64(row, "objects"), kvp_json_get_u64(row, "moved_objects"),
+               kvp_format_bytes(kvp_json_get_u64(row, "moved_bytes"), moved), kvp_json_get_u64(row, "stuck_objects"));
+    }
+}
+
 int
 kvp_cli_list_part(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, const char *part)
 {
     static const char *const of_masters[] = {"address", "state", "lag_bytes", "id"};
-    static const char *const of_nodes[] = {"node",           "state",          "transport", "used_bytes",
-                                           "size_bytes",     "objects",        "evictions", "ssd",
-                                           "ssd_used_bytes", "ssd_size_bytes", "addr"};
     const bool is_nodes = strcmp(part, "segments") == 0;
     struct json_object *stat = NULL, *rows;
     kvpool_t *pool = NULL;
@@ -245,7 +264,7 @@ kvp_cli_list_part(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, const ch
     else if (json_object_array_length(rows) == 0)
         printf("none\n");
     else if (is_nodes)
-        print_some_columns("nodes", rows, of_nodes, KVP_ARRAY_LEN(of_nodes));
+        print_nodes(rows);
     else
         print_some_columns("masters", rows, of_masters, KVP_ARRAY_LEN(of_masters));
     json_object_put(stat);

@@ -124,6 +124,10 @@ typedef struct {
     X(staged, "of these, read")                                                                                        \
     X(staged_bytes, "payload bytes of them")                                                                           \
     X(stages_failed, "of stages, those that failed: no room, or no such record")                                       \
+    X(draining, "nodes that are being drained (gauge)")                                                                \
+    X(moved, "objects moved off draining nodes")                                                                       \
+    X(moved_bytes, "payload bytes of them")                                                                            \
+    X(copies_failed, "copies for drains that failed, and are tried again")                                             \
     X(retires, "extents retired")                                                                                      \
     X(fences, "clients fenced")                                                                                        \
     X(sessions_expired, "sessions ended for silence")                                                                  \

@@ -45,10 +45,24 @@ revoke_everything(kvp_master_t *m)
     }
 }
 
+/* Returns true if a location that a client caches may be in the node's segments. There is none in a segment that was
+ * drained: all words of its extents are DEAD. */
+static bool
+may_be_known(const kvp_session_t *node)
+{
+    kvp_list_foreach (pos, &node->segments) {
+        const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, of_node);
+
+        if (g->is_tier) continue; /* clients read a tier's objects from memory alone */
+        if (g->drain == NULL || g->is_restored || g->used_bytes > 0) return true;
+    }
+    return false;
+}
+
 void
 kvp_segments_lost(kvp_master_t *m, kvp_session_t *node)
 {
-    if (!kvp_list_is_empty(&node->segments) && KVP_RULE(REVOKE_OF_LOST)) revoke_everything(m);
+    if (may_be_known(node) && KVP_RULE(REVOKE_OF_LOST)) revoke_everything(m);
     kvp_report_lost(m, node);
     while (!kvp_list_is_empty(&node->segments)) {
         kvp_segment_t *g = kvp_list_first(&node->segments, kvp_segment_t, of_node);

@@ -45,8 +45,8 @@ drain_refusal(const kvp_master_t *m, const kvp_session_t *s, const kvp_segment_t
     return err;
 }
 
-static void
-describe_drain(const kvp_master_t *m, const kvp_segment_t *g, Kvp__Pb__DrainReply *reply)
+void
+kvp_drain_describe(const kvp_master_t *m, const kvp_segment_t *g, Kvp__Pb__DrainReply *reply)
 {
     const kvp_drain_t *d = g->drain;
 
@@ -77,11 +77,15 @@ describe_drain(const kvp_master_t *m, const kvp_segment_t *g, Kvp__Pb__DrainRepl
 static void
 carry_out(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Drain *msg)
 {
+    const uint32_t flags =
+        (msg->no_evict ? KVP_JREC_DRAIN_NO_EVICT : 0) | (msg->until_mount ? KVP_JREC_DRAIN_UNTIL_MOUNT : 0);
     /* bounded, so that no sum of times overflows */
     const uint64_t wait_ms = kvp_min_u64(msg->deadline_ms, 1ull << 40);
 
-    if (msg->what == KVP_DRAIN_BEGIN)
-        kvp_drain_begin(&m->evict, g, msg->no_evict ? KVP_JREC_DRAIN_NO_EVICT : 0, msg->bytes_per_s,
+    const bool goes_on = msg->until_mount && g->drain != NULL && (g->drain->flags & KVP_JREC_DRAIN_UNTIL_MOUNT) == 0;
+
+    if (msg->what == KVP_DRAIN_BEGIN && !goes_on)
+        kvp_drain_begin(&m->evict, g, flags, msg->bytes_per_s,
                         msg->deadline_ms == 0 ? UINT64_MAX : m->ctx.now_ns + KVP_MS(wait_ms));
     else if (msg->what == KVP_DRAIN_END)
         kvp_drain_end(&m->evict, g);
@@ -107,7 +111,7 @@ kvp_on_drain(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     reply.err = drain_refusal(m, s, g, msg->what, &why);
     if (reply.err == KVP_OK) {
         carry_out(m, g, msg);
-        describe_drain(m, g, &reply);
+        kvp_drain_describe(m, g, &reply);
     } else {
         reply.detail = (char *)why;
     }

@@ -10,6 +10,7 @@
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/record.h"
+#include "master/core/evict/drain.h"
 #include "master/core/evict/eviction.h"
 #include "master/core/log/journal.h"
 #include "master/core/recovery/loss.h"
@@ -21,6 +22,7 @@
 #include "master/core/space/tier.h"
 #include "master/core/space/tiered.h"
 #include "proto/frame.h"
+#include "proto/jrec.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
 #include "proto/segfmt.h"
@@ -135,6 +137,7 @@ static void
 mount_known(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, kvp_segment_t *g, Kvp__Pb__MountReply *reply)
 {
     set_addresses(g, msg);
+    if (g->drain != NULL && (g->drain->flags & KVP_JREC_DRAIN_UNTIL_MOUNT) != 0) kvp_drain_end(&m->evict, g);
     if (g->is_restored) {
         kvp_segment_attach(&m->space, g, s, KVP_SEG_DRAINING);
         kvp_report_begin(m, g, s);
@@ -409,6 +412,11 @@ kvp_on_segments(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         }
         list[reply.n_segments] = &infos[reply.n_segments];
         describe_segment(g, m->log.is_resting, list[reply.n_segments]);
+        if (g->drain != NULL) {
+            list[reply.n_segments]->drain = kvp_core_alloc(1, sizeof(Kvp__Pb__DrainReply));
+            kvp__pb__drain_reply__init(list[reply.n_segments]->drain);
+            kvp_drain_describe(m, g, list[reply.n_segments]->drain);
+        }
         if (!kvp_session_sees_all(s)) list[reply.n_segments]->used_bytes = list[reply.n_segments]->objects = 0;
         reply.n_segments++;
     }
@@ -416,5 +424,7 @@ kvp_on_segments(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     reply.term = m->ctx.term;
     out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
     kvp_frame_end(out, at);
+    for (size_t i = 0; i < reply.n_segments; i++)
+        free(list[i]->drain);
     kvp_pb_free(&pb, msg);
 }

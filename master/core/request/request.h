@@ -3,6 +3,7 @@
 #ifndef KVP_MASTER_CORE_REQUEST_REQUEST_H
 #define KVP_MASTER_CORE_REQUEST_REQUEST_H
 
+#include "proto/kvpool.pb-c.h"
 #include "common/hash.h"
 #include "master/core/session/session.h"
 #include "proto/cause.h"
@@ -22,6 +23,8 @@ void kvp_on_segments(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 
 /* Handler in drain.c. */
 void kvp_on_drain(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+/* kvp_drain_describe fills in the progress of a segment's drain; without a drain it changes nothing. */
+void kvp_drain_describe(const kvp_master_t *m, const kvp_segment_t *g, Kvp__Pb__DrainReply *reply);
 
 /* Handlers in put.c. */
 void kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);

@@ -24,6 +24,7 @@ void
 kvp_master_stats(const kvp_master_t *m, kvp_master_stats_t *stats_out)
 {
     *stats_out = m->ctx.st;
+    stats_out->draining = m->space.drains_n;
     stats_out->term = m->ctx.term;
     stats_out->probed_bytes = m->prot.probes.bytes;
     stats_out->memory_bytes = kvp_objindex_memory_bytes(m->cat.index) + m->space.slab_bytes +

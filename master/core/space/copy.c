@@ -231,6 +231,7 @@ kvp_copy_answered(kvp_space_t *sp, kvp_copy_t *copy, uint8_t answer)
     } else if (o != NULL && answer == KVP_COPY_STALE) {
         check_source(sp, copy, o);
     }
+    if (answer != KVP_COPY_OK) sp->ctx->st.copies_failed++;
     if (answer != KVP_COPY_OK && g != NULL && g->drain != NULL) {
         g->drain->failed++;
         g->drain->last_error = answer;
@@ -258,6 +259,8 @@ drop_leaving(kvp_space_t *sp, const kvp_leaving_t *l)
     if (at == UINT32_MAX || others == 0) return;
     g = kvp_place_chunk(sp->cat, &places[at])->segment;
     if (g->drain != NULL) {
+        sp->ctx->st.moved++;
+        sp->ctx->st.moved_bytes += kvp_obj_len(sp->cat, o);
         g->drain->moved++;
         g->drain->moved_bytes += kvp_obj_len(sp->cat, o);
     }

@@ -6,18 +6,13 @@
 
 static const kvp_master_conf_t plain = {.location_lease_ns = MS, .location_grace_ns = MS};
 
-/* Asks to drain the node, or for what has become of that. */
 static Kvp__Pb__DrainReply
-drain(peer_t *who, const char *node, uint32_t what, bool no_evict)
+ask_drain(peer_t *who, Kvp__Pb__Drain msg)
 {
-    Kvp__Pb__Drain msg = KVP__PB__DRAIN__INIT;
     Kvp__Pb__DrainReply *head, got;
     kvp_pb_t pb;
     reply_t *r;
 
-    msg.node = (char *)node;
-    msg.what = what;
-    msg.no_evict = no_evict;
     r = peer_wait(who, peer_send(who, KVP_OP_DRAIN, 0, &msg.base, NULL, 0), SEC);
     assert_non_null(r);
     head = kvp_pb_unpack(&pb, &kvp__pb__drain_reply__descriptor, &r->frame);
@@ -27,6 +22,30 @@ drain(peer_t *who, const char *node, uint32_t what, bool no_evict)
     kvp_pb_free(&pb, head);
     reply_free(r);
     return got;
+}
+
+/* Asks to drain the node, or for what has become of that. */
+static Kvp__Pb__DrainReply
+drain(peer_t *who, const char *node, uint32_t what, bool no_evict)
+{
+    Kvp__Pb__Drain msg = KVP__PB__DRAIN__INIT;
+
+    msg.node = (char *)node;
+    msg.what = what;
+    msg.no_evict = no_evict;
+    return ask_drain(who, msg);
+}
+
+/* The node asks for a drain before its end. */
+static Kvp__Pb__DrainReply
+leave(peer_t *n)
+{
+    Kvp__Pb__Drain msg = KVP__PB__DRAIN__INIT;
+
+    msg.node = (char *)"a";
+    msg.what = KVP_DRAIN_BEGIN;
+    msg.until_mount = true;
+    return ask_drain(n, msg);
 }
 
 /* b comes now, and can copy: so what was put before lies in a. */
@@ -144,6 +163,26 @@ RIG_TEST_ON(test_copies_that_fail, .conf = plain, .size = 2 * MIB, .size_b = 2 *
     world_advance(g->w, 10 * SEC);
     assert_int_equal(drain(g->c, "a", KVP_DRAIN_ASK, false).state, KVP_DRAIN_DONE);
     assert_int_equal(count(g->c, 0, 4), 4);
+}
+
+/* A node that drains itself before its end is drained no longer when it comes back, unless a client has begun it. */
+RIG_TEST_ON(test_a_drain_of_the_node_ends_with_its_next_mount, .conf = plain, .size = 2 * MIB, .mems = 1, .nodes = 1)
+{
+    fill(g->c, 0, 4, LEN);
+    assert_int_equal(leave(g->na).state, KVP_DRAIN_RUNS);
+    assert_int_equal(drain(g->c, "a", KVP_DRAIN_ASK, false).left_objects, 4);
+    peer_lose(g->na);
+    assert_int_equal(drain(g->c, "a", KVP_DRAIN_ASK, false).state, KVP_DRAIN_RUNS);
+    g->na = node_open(g->w, g->a);
+    assert_int_equal(drain(g->c, "a", KVP_DRAIN_ASK, false).state, KVP_DRAIN_NONE);
+    assert_int_equal(count(g->c, 0, 4), 4);
+    fill(g->c, 4, 8, LEN);
+
+    (void)drain(g->c, "a", KVP_DRAIN_BEGIN, false);
+    (void)leave(g->na);
+    peer_lose(g->na);
+    g->na = node_open(g->w, g->a);
+    assert_int_equal(drain(g->c, "a", KVP_DRAIN_ASK, false).state, KVP_DRAIN_RUNS);
 }
 
 RIG_TEST_ON(test_bad_drains, .conf = plain, .size = 2 * MIB, .size_b = 2 * MIB, .mems = 2)
