@@ -106,11 +106,12 @@ has_wrong(const kvp_master_wrong_t *wrong, const char *code, const char *text)
     return false;
 }
 
-/* Returns whether the problem is a node's state, which compare_node reports. */
+/* Returns whether compare_node or compare_leader report the problem. */
 static bool
-is_of_nodes(const char *code)
+is_reported(const char *code)
 {
-    return strcmp(code, "node_lost") == 0 || strcmp(code, "ssd_away") == 0 || strcmp(code, "node_given_up") == 0;
+    return strcmp(code, "node_lost") == 0 || strcmp(code, "ssd_away") == 0 || strcmp(code, "node_given_up") == 0 ||
+           strcmp(code, "no_leader") == 0;
 }
 
 static void
@@ -119,10 +120,10 @@ compare_wrong(kvp_changes_t *c)
     const kvp_master_wrong_t *was = &c->before.wrong, *is = &c->now.wrong;
 
     for (uint32_t i = 0; i < was->n; i++)
-        if (!is_of_nodes(was->lines[i].code) && !has_wrong(is, was->lines[i].code, was->lines[i].text))
+        if (!is_reported(was->lines[i].code) && !has_wrong(is, was->lines[i].code, was->lines[i].text))
             add_change(c, KVP_LOG_INFO, "over: %.*s", name_len(was->lines[i].text), was->lines[i].text);
     for (uint32_t i = 0; i < is->n; i++)
-        if (!is_of_nodes(is->lines[i].code) && !has_wrong(was, is->lines[i].code, is->lines[i].text))
+        if (!is_reported(is->lines[i].code) && !has_wrong(was, is->lines[i].code, is->lines[i].text))
             add_change(c, KVP_LOG_WARN, "%s", is->lines[i].text);
 }
 

@@ -18,7 +18,7 @@ typedef struct {
 static const char *
 find_transport(void *peers, const Kvp__Pb__ObjectCopy *copy)
 {
-    return kvp_peers_transport(peers, copy->segment_id, copy->host_id, copy->transports);
+    return kvp_peers_transport(peers, copy->segment_id, copy->host_id, copy->transports, "");
 }
 
 static kvp_err_t

@@ -109,7 +109,7 @@ add_metrics(kvp_metrics_t *m, kvpool_t *pool)
 /* ---- requests */
 /* Passes the headers to the guard. Cuts the lines of the request, which ends with an empty line. */
 static const char *
-check_headers(const kvp_exporter_t *x, char *line)
+check_headers(char *line, bool is_loopback)
 {
     kvp_http_guard_t guard = {0};
 
@@ -124,12 +124,11 @@ check_headers(const kvp_exporter_t *x, char *line)
         }
         line = end + 2;
     }
-    return kvp_http_guard_check(&guard, x->is_loopback, false);
+    return kvp_http_guard_check(&guard, is_loopback, false);
 }
 
-/* Returns NULL for a request that gets the metrics, else its status; *why_out is the text of the answer then. */
-static const char *
-judge_request(const kvp_exporter_t *x, char *in, bool *is_head_out, const char **why_out)
+const char *
+kvp_exporter_judge(char *in, bool is_loopback, bool *is_head_out, const char **why_out)
 {
     char *rest = strstr(in, "\r\n");
     char *path, *version;
@@ -142,7 +141,7 @@ judge_request(const kvp_exporter_t *x, char *in, bool *is_head_out, const char *
         return "400 Bad Request";
     }
     *path++ = *version = '\0';
-    *why_out = check_headers(x, rest + 2);
+    *why_out = check_headers(rest + 2, is_loopback);
     if (*why_out != NULL) return "403 Forbidden";
     *is_head_out = strcmp(in, "HEAD") == 0;
     *why_out = "this port has GET /metrics alone";
@@ -216,7 +215,7 @@ read_request(const kvp_exporter_t *x, place_t *p)
     p->in_len += (size_t)n;
     p->in[p->in_len] = '\0';
     if (strstr(p->in, "\r\n\r\n") != NULL) {
-        failure = judge_request(x, p->in, &is_head, &why);
+        failure = kvp_exporter_judge(p->in, x->is_loopback, &is_head, &why);
     } else if (p->in_len == REQUEST_MAX || strlen(p->in) < p->in_len) {
         failure = "400 Bad Request";
         why = "the head of the request is too long or has a NUL";

@@ -18,4 +18,9 @@ void kvp_exporter_stop(kvpool_t *pool);
 /* kvp_exporter_at returns the address of the port; "" = none. */
 const char *kvp_exporter_at(const kvpool_t *pool);
 
+/* kvp_exporter_judge reads the head of a request: a text with an empty line at its end, which it changes. It returns
+ * NULL for GET or HEAD of /metrics, else the status of the answer; *why_out is then the answer's text. is_loopback: the
+ * port is on a loopback address, so requests that web pages may cause are refused. */
+const char *kvp_exporter_judge(char *request, bool is_loopback, bool *is_head_out, const char **why_out);
+
 #endif

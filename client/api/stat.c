@@ -190,8 +190,9 @@ write_segment(void *arg, const Kvp__Pb__SegmentInfo *info)
     kvp_jsonw_text(w, "node", info->node);
     kvp_jsonw_text(w, "state", kvp_segment_state_name(info->state));
     if (!info->is_tier)
-        kvp_jsonw_text(w, "transport",
-                       kvp_peers_transport(s->peers, info->segment_id, info->host_id, info->transports));
+        kvp_jsonw_text(
+            w, "transport",
+            kvp_peers_transport(s->peers, info->segment_id, info->host_id, info->transports, info->unix_path));
     kvp_jsonw_u64(w, "size_bytes", info->size_bytes);
     kvp_jsonw_u64(w, "used_bytes", info->used_bytes);
     kvp_jsonw_u64(w, "objects", info->objects);

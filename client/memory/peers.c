@@ -18,6 +18,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define REATTACH_SHARE 3 /* attaching again to a failed node gets 1/3 of kvp_ctl_patience: callers wait for it */
 #define CHUNKS_MAX (1u << 20)
@@ -742,7 +743,8 @@ kvp_peers_send_drained(kvp_peers_t *p, const kvp_drain_notice_t *notice, uint64_
 }
 
 const char *
-kvp_peers_transport(kvp_peers_t *p, uint32_t segment_id, const char *host_id, const char *offered)
+kvp_peers_transport(kvp_peers_t *p, uint32_t segment_id, const char *host_id, const char *offered,
+                    const char *unix_path)
 {
     const char *name = NULL, *other = "none";
     uint64_t now_ns = kvp_now_ns();
@@ -753,6 +755,9 @@ kvp_peers_transport(kvp_peers_t *p, uint32_t segment_id, const char *host_id, co
     if (slot != NULL && slot->peer != NULL) name = p->conf.transports[slot->peer->transport]->name;
     for (size_t i = 0; name == NULL && i < p->conf.transports_n; i++) {
         if (!leads_there(p, i, host_id, offered)) continue;
+        if ((p->conf.transports[i]->caps & KVP_TP_SAME_HOST) != 0 && unix_path[0] != '\0' &&
+            access(unix_path, W_OK) != 0)
+            continue;
         other = p->conf.transports[i]->name;
         if (slot == NULL || !kvp_route_is_out(&slot->routes[i], now_ns)) name = other;
     }

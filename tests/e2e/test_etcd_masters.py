@@ -150,6 +150,8 @@ def test_a_standby_names_the_leader(masters):
         return got.rc == 3 and got.json["error"] == "UNREACHABLE" and f"{standby}: it does not lead; {leader} leads" in got.json["detail"]
 
     wait_until(told, 10, "the standby to know the leader")
+    got = masters.bench.run("kvpool", "get", "k", "--master", standby, "--deadline", "600s", timeout=20)  # at once
+    assert got.rc == 3 and f"it does not lead; {leader} leads" in got.err, got
 
 
 def test_stat_of_a_standby(masters):

@@ -70,6 +70,15 @@ def is_at(pid, folder):
         return False
 
 
+def test_three_masters_without_programs_or_a_folder(bench):
+    """Fails if the script does not say what is missing, and what to do."""
+    script = ROOT / "deploy" / "three-masters" / "start"
+    for env, said in (({"KVPOOL_BUILD": bench.home}, f"no kvpool-master in {bench.home}/bin: build it"),
+                      ({"KVPOOL_BUILD": str(BUILD), "THREE_MASTERS_DIR": "/proc/none"}, "THREE_MASTERS_DIR names no folder that can be made")):
+        r = subprocess.run([script], env=bench.env(**env), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
+        assert r.returncode == 1 and f"start: {said}" in r.stderr, r
+
+
 def test_three_masters_example(bench):
     """Fails if the example does not come up, does not store, does not find a key before and after the leader is killed, or leaves a program."""
     example = Example(bench)

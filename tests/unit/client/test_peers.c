@@ -298,7 +298,10 @@ TEST_WITH(test_shared_memory_of_another_host_is_out_of_reach, setup, fake_pool_e
     assert_int_equal(take(0, &path), KVP_NOTSUP); /* and is known to be */
     assert_true(is_avoided());
     assert_int_equal(kvp_peers_rank(pool.peers, FAKE_MASTER_SEGMENT), 3);
-    assert_string_equal(kvp_peers_transport(pool.peers, FAKE_MASTER_SEGMENT, FAKE_MASTER_HOST, "shm"), "none");
+    assert_string_equal(kvp_peers_transport(pool.peers, FAKE_MASTER_SEGMENT, FAKE_MASTER_HOST, "shm", ""), "none");
+    assert_string_equal(kvp_peers_transport(pool.peers, 99, "not that host", "shm", ""), "shm");
+    assert_string_equal(kvp_peers_transport(pool.peers, 99, "not that host", "shm", "/dev/null"), "shm");
+    assert_string_equal(kvp_peers_transport(pool.peers, 99, "not that host", "shm", "/of/another/container"), "none");
     assert_int_equal(pool.node.hellos, 0);
 }
 

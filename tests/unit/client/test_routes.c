@@ -119,7 +119,7 @@ way_taken(void)
 static const char *
 way_told(void)
 {
-    return kvp_peers_transport(pool.peers, FAKE_MASTER_SEGMENT, FAKE_MASTER_HOST, "shm,rdma");
+    return kvp_peers_transport(pool.peers, FAKE_MASTER_SEGMENT, FAKE_MASTER_HOST, "shm,rdma", "");
 }
 
 /* ---- when a way is left */
