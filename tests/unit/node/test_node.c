@@ -1321,6 +1321,326 @@ TEST_WITH(test_slow_answers_leave_time_for_heartbeats, setup_slow, teardown_slow
     kvp_framed_fini(&c.conn);
 }
 
+/* ---- COPY */
+/* What the test's reader of other nodes says of each object: err by the slot of the source. It reads while it may. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_held, is_stopped; /* reads wait; the session was stopped */
+    uint32_t opens, closes, reads;
+} source = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+enum { GOOD = 0, OTHER_OBJECT = 1, NODE_IS_LOST = 2, NO_MEMORY = 3, NO_SUCH_PLACE = 4 };
+
+static uint8_t
+byte_of(uint64_t version, uint64_t at)
+{
+    return (uint8_t)(version * 31 + at * 7 + (at >> 12));
+}
+
+static kvp_err_t
+open_source(const kvp_fetch_conf_t *conf, uint64_t deadline_ns, kvp_fetcher_t **fetcher_out)
+{
+    (void)deadline_ns;
+    if (conf->transports_n == 0 || strcmp(conf->name, "test-node") != 0) return KVP_INVALID;
+    pthread_mutex_lock(&source.lock);
+    source.opens++;
+    source.is_stopped = false;
+    pthread_mutex_unlock(&source.lock);
+    *fetcher_out = (kvp_fetcher_t *)&source;
+    return KVP_OK;
+}
+
+static void
+read_source(kvp_fetcher_t *fetcher, kvp_fetch_t *const *fetches, uint32_t n, uint64_t deadline_ns)
+{
+    static const kvp_err_t errs[] = {
+        [NODE_IS_LOST] = KVP_NODE_LOST, [NO_MEMORY] = KVP_NOMEM, [NO_SUCH_PLACE] = KVP_STALE};
+
+    assert_ptr_equal(fetcher, &source);
+    assert_true(deadline_ns > kvp_now_ns() + 9 * KVP_NS_PER_S);
+    assert_in_range(n, 1, 4);
+    pthread_mutex_lock(&source.lock);
+    source.reads += n;
+    pthread_cond_broadcast(&source.changed);
+    while (source.is_held && !source.is_stopped)
+        pthread_cond_wait(&source.changed, &source.lock);
+    pthread_mutex_unlock(&source.lock);
+    for (uint32_t i = 0; i < n; i++) {
+        const kvp_wire_copy_t *rec = &fetches[i]->rec;
+
+        fetches[i]->err = rec->slot < KVP_ARRAY_LEN(errs) ? errs[rec->slot] : KVP_OK;
+        fetches[i]->desc = (kvp_desc_t){.word = kvp_word_make(rec->generation, KVP_DESC_SEALED),
+                                        .version = rec->version + (rec->slot == OTHER_OBJECT),
+                                        .digest = rec->digest,
+                                        .offset = rec->offset,
+                                        .len = rec->len,
+                                        .tenant = 5,
+                                        .key_off = rec->key_off,
+                                        .key_len = rec->key_len};
+        kvp_desc_seal(&fetches[i]->desc);
+        memcpy(fetches[i]->key, "a key", 5);
+        for (uint64_t k = 0; k < rec->len; k++)
+            fetches[i]->payload[k] = byte_of(rec->version, k);
+        fetches[i]->sum = kvp_sum(fetches[i]->payload, rec->len);
+    }
+}
+
+static void
+stop_source(kvp_fetcher_t *fetcher)
+{
+    (void)fetcher;
+    pthread_mutex_lock(&source.lock);
+    source.is_stopped = true;
+    pthread_cond_broadcast(&source.changed);
+    pthread_mutex_unlock(&source.lock);
+}
+
+static void
+close_source(kvp_fetcher_t *fetcher)
+{
+    (void)fetcher;
+    pthread_mutex_lock(&source.lock);
+    source.closes++;
+    pthread_mutex_unlock(&source.lock);
+}
+
+static const kvp_fetch_ops_t source_ops = {
+    .open = open_source, .read = read_source, .stop = stop_source, .close = close_source};
+
+static void
+hold_source(bool is_held)
+{
+    pthread_mutex_lock(&source.lock);
+    source.is_held = is_held;
+    pthread_cond_broadcast(&source.changed);
+    pthread_mutex_unlock(&source.lock);
+}
+
+static void
+await_reads(uint32_t n)
+{
+    pthread_mutex_lock(&source.lock);
+    while (source.reads < n)
+        pthread_cond_wait(&source.changed, &source.lock);
+    pthread_mutex_unlock(&source.lock);
+}
+
+static int
+setup_copies(void **state)
+{
+    static fixture_t f;
+    kvp_node_conf_t conf;
+
+    memset(&f, 0, sizeof f);
+    source.is_held = source.is_stopped = false;
+    source.opens = source.closes = source.reads = 0;
+    master_listen(&f.master);
+    conf = conf_for(&f.master);
+    conf.fetch = &source_ops;
+    assert_int_equal(kvp_node_open(&conf, &f.node), KVP_OK);
+    *state = &f;
+    return mount_first(&f);
+}
+
+/* A copy to slot `slot` of chunk 0, at a megabyte's share of it, of an object at slot `how` of another node. */
+static kvp_wire_copy_t
+copy_to(uint32_t slot, uint32_t how, uint64_t len)
+{
+    kvp_chunk_geo_t geo;
+
+    kvp_chunk_geo(CHUNK, &geo);
+    return (kvp_wire_copy_t){.digest = {slot, 9},
+                             .version = kvp_gen_make(TERM, 100 + slot),
+                             .len = len,
+                             .key_sum = kvp_sum("a key", 5),
+                             .generation = kvp_gen_make(TERM, 100 + slot),
+                             .offset = 4096,
+                             .segment_id = SEGMENT + 1,
+                             .slot = how,
+                             .key_off = 77,
+                             .to_generation = kvp_gen_make(TERM, 200 + slot),
+                             .to_offset = slot * (128u << 10),
+                             .to_slot = slot,
+                             .to_key_off = kvp_key_cell_units(&geo, slot),
+                             .key_len = 5};
+}
+
+static uint64_t
+master_copy_begin(master_t *m, uint32_t term, uint32_t segment_id, const kvp_wire_copy_t *recs, uint32_t n)
+{
+    Kvp__Pb__Retire msg = KVP__PB__RETIRE__INIT;
+
+    msg.n = n;
+    msg.term = term;
+    msg.segment_id = segment_id;
+    master_send(m, KVP_OP_COPY, 0, ++m->next_id, &msg, recs, n * sizeof *recs);
+    return m->next_id;
+}
+
+/* Returns the error of the answer to an order; flags are filled where it is OK. */
+static kvp_err_t
+master_copy_end(master_t *m, uint64_t id, uint8_t *flags, uint32_t n)
+{
+    Kvp__Pb__Reply *reply;
+    kvp_err_t err;
+    kvp_frame_t f;
+    kvp_pb_t pb;
+
+    master_expect(m, KVP_OP_COPY, &f);
+    assert_int_equal(f.hdr.request_id, id);
+    reply = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, &f);
+    assert_non_null(reply);
+    err = reply->err;
+    if (err == KVP_OK) {
+        assert_int_equal(reply->n, n);
+        assert_int_equal(f.tail_len, n);
+        memcpy(flags, f.tail, n);
+    }
+    kvp_pb_free(&pb, reply);
+    return err;
+}
+
+TEST_WITH(test_copies_are_stored_and_sealed, setup_copies, teardown)
+{
+    fixture_t *f = *state;
+    const kvp_wire_copy_t outside = {.to_chunk = 99};
+    kvp_wire_copy_t recs[8];
+    uint8_t flags[8], *meta, *payload;
+    kvp_desc_t desc;
+    client_t c;
+    chunk_t chunk;
+    static const uint8_t wanted[8] = {KVP_COPY_OK,    KVP_COPY_STALE,  KVP_COPY_AWAY, KVP_COPY_FAILED,
+                                      KVP_COPY_STALE, KVP_COPY_FAILED, KVP_COPY_OK,   KVP_COPY_STALE};
+
+    for (uint32_t i = 0; i < 8; i++)
+        recs[i] = copy_to(i, i <= NO_SUCH_PLACE ? i : GOOD, i == 6 ? 100001 : 65536);
+    recs[5].to_chunk = outside.to_chunk;
+    recs[7].key_len = 0; /* it was removed before the order was sent */
+    assert_int_equal(master_copy_end(&f->master, master_copy_begin(&f->master, TERM, SEGMENT, recs, 8), flags, 8),
+                     KVP_OK);
+    assert_memory_equal(flags, wanted, 8);
+    assert_int_equal(source.opens, 1);
+
+    assert_int_equal(client_attach_here(&c, f, 50), KVP_OK);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_READ, "shm", &chunk), KVP_OK);
+    meta = map_meta(&chunk, PROT_READ);
+    payload = mmap(NULL, CHUNK, PROT_READ, MAP_SHARED, chunk.fds[0], 0);
+    assert_ptr_not_equal(payload, MAP_FAILED);
+    for (uint32_t i = 0; i < 8; i++)
+        assert_int_equal(word_at(meta, i),
+                         wanted[i] == KVP_COPY_OK ? kvp_word_make(recs[i].to_generation, KVP_DESC_SEALED) : 0);
+    memcpy(&desc, meta + kvp_desc_off(6), sizeof desc);
+    assert_int_equal(desc.version, recs[6].version);
+    assert_int_equal(desc.offset, recs[6].to_offset);
+    assert_int_equal(desc.tenant, 5);
+    assert_int_equal(desc.term, TERM);
+    assert_memory_equal(meta + (uint64_t)desc.key_off * 64, "a key", 5);
+    for (uint64_t k = 0; k < recs[6].len; k++)
+        assert_int_equal(payload[recs[6].to_offset + k], byte_of(recs[6].version, k));
+    munmap(payload, CHUNK);
+    munmap(meta, chunk.meta_bytes);
+    chunk_close(&chunk);
+    kvp_framed_fini(&c.conn);
+}
+
+TEST_WITH(test_bad_copies_are_refused, setup_copies, teardown)
+{
+    fixture_t *f = *state;
+    kvp_wire_copy_t rec = copy_to(0, GOOD, 4096);
+    uint64_t ids[17];
+    uint8_t flags[17];
+    kvp_frame_t frame;
+
+#define REFUSED(term, segment)                                                                                         \
+    master_copy_end(&f->master, master_copy_begin(&f->master, term, segment, &rec, 1), flags, 1)
+    assert_int_equal(REFUSED(TERM - 1, SEGMENT), KVP_STALE_TERM);
+    assert_int_equal(REFUSED(TERM, SEGMENT + 1), KVP_NO_SEGMENT);
+    rec.len = 0;
+    assert_int_equal(REFUSED(TERM, SEGMENT), KVP_INVALID);
+    rec.len = UINT64_MAX;
+    assert_int_equal(REFUSED(TERM, SEGMENT), KVP_INVALID);
+    rec.len = 4096;
+    rec.key_len = KVP_KEY_MAX + 1;
+    assert_int_equal(REFUSED(TERM, SEGMENT), KVP_INVALID);
+    rec.key_len = 5;
+#undef REFUSED
+    hold_source(true);
+    for (uint32_t i = 0; i < 17; i++) {
+        rec = copy_to(i, GOOD, 64);
+        ids[i] = master_copy_begin(&f->master, TERM, SEGMENT, &rec, 1);
+    }
+    assert_int_equal(master_copy_end(&f->master, ids[16], flags, 1), KVP_LIMIT);
+    hold_source(false);
+    for (uint32_t i = 0; i < 16; i++) {
+        assert_int_equal(master_copy_end(&f->master, ids[i], flags + i, 1), KVP_OK);
+    }
+    master_send(&f->master, KVP_OP_COPY, 0, ++f->master.next_id, &(Kvp__Pb__Retire)KVP__PB__RETIRE__INIT, NULL, 0);
+    assert_false(master_next(&f->master, &frame));
+}
+
+TEST_WITH(test_nodes_without_a_reader_copy_nothing, setup, teardown)
+{
+    fixture_t *f = *state;
+    kvp_wire_copy_t rec = copy_to(0, GOOD, 4096);
+    uint8_t flag;
+
+    assert_int_equal(master_copy_end(&f->master, master_copy_begin(&f->master, TERM, SEGMENT, &rec, 1), &flag, 1),
+                     KVP_NOTSUP);
+}
+
+/* A source hangs: orders of the master are answered meanwhile, and what comes too late is stored nowhere. */
+TEST_WITH(test_late_copies_are_stored_nowhere, setup_copies, teardown)
+{
+    fixture_t *f = *state;
+    kvp_wire_copy_t recs[2] = {copy_to(0, GOOD, 65536), copy_to(1, GOOD, 65536)};
+    const kvp_wire_slot_t slot = {.slot = 1, .generation = recs[1].to_generation};
+    uint8_t flags[2];
+    uint64_t id;
+    client_t c;
+    chunk_t chunk;
+    uint8_t *meta;
+
+    hold_source(true);
+    id = master_copy_begin(&f->master, TERM, SEGMENT, recs, 2);
+    await_reads(2);
+    assert_int_equal(master_retire(&f->master, TERM, &slot, 1, flags), KVP_OK);
+    assert_int_equal(flags[0] & KVP_RETIRE_DEAD, KVP_RETIRE_DEAD);
+    hold_source(false);
+    assert_int_equal(master_copy_end(&f->master, id, flags, 2), KVP_OK);
+    assert_int_equal(flags[0], KVP_COPY_OK);
+    assert_int_equal(flags[1], KVP_COPY_FAILED);
+
+    recs[0] = copy_to(2, GOOD, 65536);
+    recs[1] = copy_to(3, GOOD, 65536);
+    hold_source(true);
+    (void)master_copy_begin(&f->master, TERM, SEGMENT, recs, 2);
+    await_reads(4);
+    master_greet(&f->master, TERM, KVP_OK); /* the connection of the order is over */
+    master_answer_mount(&f->master, master_expect_mount(&f->master), KVP_OK, false);
+    hold_source(false);
+    recs[0] = copy_to(4, GOOD, 4096);
+    id = master_copy_begin(&f->master, TERM, SEGMENT, recs, 1);
+    assert_int_equal(master_copy_end(&f->master, id, flags, 1), KVP_OK);
+    assert_int_equal(flags[0], KVP_COPY_OK);
+    assert_int_equal(client_attach_here(&c, f, 50), KVP_OK);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_READ, "shm", &chunk), KVP_OK);
+    meta = map_meta(&chunk, PROT_READ);
+    assert_int_equal(word_at(meta, 2), 0);
+    assert_int_equal(word_at(meta, 3), 0);
+    munmap(meta, chunk.meta_bytes);
+    chunk_close(&chunk);
+    kvp_framed_fini(&c.conn);
+    assert_int_equal(source.opens, 1);
+
+    hold_source(true); /* the node ends though its source hangs */
+    (void)master_copy_begin(&f->master, TERM, SEGMENT, recs, 1);
+    await_reads(6);
+    kvp_node_stop(f->node, 0);
+    f->node = NULL;
+    assert_int_equal(source.closes, 1);
+}
+
 int
 main(void)
 {
