@@ -118,13 +118,15 @@ static void
 compare_wrong(kvp_changes_t *c)
 {
     const kvp_master_wrong_t *was = &c->before.wrong, *is = &c->now.wrong;
+    const kvp_log_level_t of_log = KVP_LOG_DEBUG; /* the writer of the log logs its failure, with the cause */
 
     for (uint32_t i = 0; i < was->n; i++)
         if (!is_reported(was->lines[i].code) && !has_wrong(is, was->lines[i].code, was->lines[i].text))
             add_change(c, KVP_LOG_INFO, "over: %.*s", name_len(was->lines[i].text), was->lines[i].text);
     for (uint32_t i = 0; i < is->n; i++)
         if (!is_reported(is->lines[i].code) && !has_wrong(was, is->lines[i].code, is->lines[i].text))
-            add_change(c, KVP_LOG_WARN, "%s", is->lines[i].text);
+            add_change(c, strcmp(is->lines[i].code, "log_failed") == 0 ? of_log : KVP_LOG_WARN, "%s",
+                       is->lines[i].text);
 }
 
 /* Adds the begin and the end of evictions and of refusals. */
