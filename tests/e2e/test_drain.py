@@ -6,6 +6,7 @@ import pytest
 
 from clients import PATHS, Board, Load, Shell, figures, free_ports, slow, work
 from conftest import SLOW, wait_until
+from standby import Masters, needs_etcd
 
 MIB = 1 << 20
 
@@ -260,3 +261,52 @@ def test_source_hangs_or_dies_during_a_drain(make_pool, path):
     assert got["wrong"] == 0 and set(got["results"]) <= {"OK", "NODE_LOST", "NOT_FOUND"}, got
     assert got["results"]["OK"] >= 10, got
     assert client("bput b/ 0 50 100000")["results"] == {"OK": 50}
+
+
+@slow
+@pytest.mark.limit(90)
+def test_target_dies_during_a_drain(make_pool):
+    """Fails if the death of a node to which objects move costs more than what it alone had, or if the drain does not end with
+    the nodes that are left.
+    """
+    pool = make_pool(nodes=3)
+    client = Shell(pool.bench, pool.addr)
+    assert client("bput a/ 0 600 65536")["results"] == {"OK": 600}
+    had = segments(pool)["node1"]["objects"]
+    assert drain(pool, "node1", "--rate", "8MB").rc == 0
+    wait_until(lambda: segments(pool)["node1"]["objects"] < had * 3 // 4, 30, "a part to be moved")
+    pool.nodes[1].kill9()
+    done = drain(pool, "node1", "--wait", "--rate", "1GB")
+    assert done.rc == 0 and done.json["left_objects"] == 0, done
+    pool.nodes[0].kill9()
+    at = segments(pool)
+    got = client("bget a/ 0 600 65536 deadline=5000")
+    assert got["wrong"] == 0 and got["results"]["OK"] == at["node3"]["objects"], (got, at)
+    assert 600 - at["node3"]["objects"] <= at["node2"]["objects"], at
+
+
+@slow
+@needs_etcd
+@pytest.mark.limit(120)
+def test_leader_dies_during_a_drain(bench):
+    """Fails if the death of the leader of three masters in the middle of a drain ends the drain, or costs an acknowledged object,
+    also when the drained node dies after that.
+    """
+    masters = Masters(bench, nodes=2, memory="128MiB")
+    masters.wait_insync(3)
+    client = Shell(bench, masters.addr, deadline=20000)
+    assert client("bput a/ 0 600 65536")["results"] == {"OK": 600}
+    had = segments(masters)["node1"]["objects"]
+    assert drain(masters, "node1", "--rate", "8MB").rc == 0
+    wait_until(lambda: segments(masters)["node1"]["objects"] < had * 3 // 4, 30, "a part to be moved")
+    was = masters.wait_leader()
+    masters.masters[was].kill9()
+    masters.wait_leader(other_than=was)
+    wait_until(lambda: segments(masters)["node1"]["state"] == "draining", 20, "the next leader to have the node")
+    assert client("bput b/ 0 100 65536")["results"] == {"OK": 100}
+    done = drain(masters, "node1", "--wait", "--deadline", "20s")
+    assert done.rc == 0 and done.json["left_objects"] == 0, done
+    masters.nodes[0].kill9()
+    for prefix, n in (("a/", 600), ("b/", 100)):
+        got = client(f"bget {prefix} 0 {n} 65536")
+        assert got["results"] == {"OK": n} and got["wrong"] == 0, (prefix, got)
