@@ -310,3 +310,36 @@ def test_leader_dies_during_a_drain(bench):
     for prefix, n in (("a/", 600), ("b/", 100)):
         got = client(f"bget {prefix} 0 {n} 65536")
         assert got["results"] == {"OK": n} and got["wrong"] == 0, (prefix, got)
+
+
+@slow
+def test_object_larger_than_the_chunks_elsewhere_stays(make_pool):
+    """Fails if a drain evicts objects to make room for an object that no other node can take, or does not say that it stays."""
+    pool = make_pool(nodes=0)
+    pool.add_node("node1", "64MiB", "--chunk-bytes", "32MiB")
+    assert pool.put("large", b"x" * (20 * MIB)).rc == 0
+    pool.add_node("node2", "64MiB", "--chunk-bytes", "16MiB")
+    client = Shell(pool.bench, pool.addr)
+    fill(pool, client)
+    stuck = pool.kvpool("node", "drain", "node1", "--wait", timeout=60 * SLOW)
+    assert stuck.rc == 1 and "no other node" in stuck.err, stuck
+    at = segments(pool)
+    assert at["node1"]["objects"] == 1 and at["node1"]["stuck_objects"] == 1 and at["node2"]["objects"] == 120, at
+    assert figures(pool.master)["evictions"] == 0
+    assert len(pool.get("large").out) == 20 * MIB
+
+
+@slow
+@pytest.mark.pool(nodes=12, memory="2MiB")
+def test_drain_finds_the_free_memory_of_one_node_in_many(pool):
+    """Fails if a drain evicts although one node has room for all, because it looks at some of the others alone."""
+    client = Shell(pool.bench, pool.addr)
+    assert client("bput a/ 0 384 65536")["results"] == {"OK": 384}
+    pool.add_node("new", "16MiB")
+    had = segments(pool)
+    assert all(s["used_bytes"] == 2 * MIB for name, s in had.items() if name != "new"), had
+    for i in range(1, 5):
+        done = drain(pool, f"node{i}", "--wait")
+        assert done.rc == 0 and done.json["evicted_objects"] == 0 and done.json["moved_objects"] == 32, done
+    assert figures(pool.master)["evictions"] == 0 and segments(pool)["new"]["objects"] == 128
+    intact(client, 384, 65536)

@@ -24,7 +24,7 @@
 #define FILL_MS 100u /* what was not moved for this long is not moved later */
 #define SLOTS_A_TICK 4096u
 #define SLOTS_A_RECORD 16u /* examining this many empty slots costs as much of the budget as handling one record */
-#define TRIES 8u /* segments that are tried as the target of one copy */
+#define TRIES 8u /* segments with enough free bytes that are tried as the target of one copy */
 #define PAUSE_MIN_NS KVP_MS(20) /* pause after a walk; doubled while no object leaves */
 #define PAUSE_MAX_NS KVP_MS(5000)
 
@@ -69,35 +69,45 @@ fill_up(const kvp_evict_t *ev, kvp_drain_t *d)
 }
 
 /* ---- one object */
-/* Returns true if the segment can take a copy of an object with these copies. */
-static bool
-may_take(const kvp_evict_t *ev, const kvp_segment_t *g, const kvp_place_t *places, uint32_t n)
+static uint64_t
+free_bytes(const kvp_segment_t *g)
 {
-    if (!g->can_copy || kvp_segment_is_passed_over(ev->cat, g)) return false;
+    return g->size_bytes - g->used_bytes;
+}
+
+/* Returns true if the segment can take a copy of so many bytes of an object with these copies. */
+static bool
+may_take(const kvp_evict_t *ev, const kvp_segment_t *g, uint64_t bytes, const kvp_place_t *places, uint32_t n)
+{
+    if (!g->can_copy || g->chunk_bytes < bytes || kvp_segment_is_passed_over(ev->cat, g)) return false;
     for (uint32_t i = 0; i < n; i++)
         if (kvp_place_chunk(ev->cat, &places[i])->segment == g) return false;
     return true;
 }
 
-/* Begins a copy in one of the segments that accept puts: of two drawn at random the emptier one, then others. NO_SPACE:
- * none of those that were tried has room; NO_SEGMENT: none can take copies. */
+/* Begins a copy in one of the segments that accept puts: of two drawn at random the emptier one, then others that have
+ * as many free bytes. NO_SPACE: none of those that were tried has room; NO_SEGMENT: none can take the copy. */
 static kvp_err_t
 begin_copy(kvp_evict_t *ev, uint32_t oid, const kvp_place_t *places, uint32_t n, const kvp_place_t *from)
 {
-    const uint32_t up_n = ev->cat->up_n, begin = up_n == 0 ? 0 : (uint32_t)(kvp_ctx_random(ev->ctx) % up_n);
+    const uint32_t up_n = ev->cat->up_n;
+    const uint64_t bytes = kvp_extent_bytes(kvp_obj_len(ev->cat, kvp_obj(ev->cat->index, oid)));
+    uint32_t at = up_n == 0 ? 0 : (uint32_t)(kvp_ctx_random(ev->ctx) % up_n), tries = 0;
     kvp_err_t err = KVP_NO_SEGMENT;
 
-    for (uint32_t i = 0; i < up_n && i < TRIES; i++) {
-        kvp_segment_t *g = ev->cat->up[(begin + i) % up_n], *next = ev->cat->up[(begin + i + 1) % up_n];
+    if (up_n > 1 && free_bytes(ev->cat->up[(at + 1) % up_n]) > free_bytes(ev->cat->up[at])) at++;
+    kvp_ctx_spend(ev->ctx, up_n / SLOTS_A_RECORD);
+    for (uint32_t i = 0; i < up_n && tries < TRIES; i++) {
+        kvp_segment_t *g = ev->cat->up[(at + i) % up_n];
         kvp_err_t tried;
 
-        if (i == 0 && may_take(ev, next, places, n) &&
-            next->size_bytes - next->used_bytes > g->size_bytes - g->used_bytes)
-            g = next;
-        if (!may_take(ev, g, places, n)) continue;
+        if (!may_take(ev, g, bytes, places, n)) continue;
+        if (err == KVP_NO_SEGMENT) err = KVP_NO_SPACE;
+        if (free_bytes(g) < bytes) continue;
         tried = kvp_copy_begin(ev->space, oid, from, g);
         if (tried == KVP_OK) return KVP_OK;
         if (err != KVP_RETRY_AFTER) err = tried;
+        tries++;
     }
     return err;
 }
