@@ -35,6 +35,7 @@ typedef struct {
     kvpool_opts_t how;
     kvpool_snapshot_t snapshot;
     int err;
+    uint64_t took_ns;
     atomic_bool is_over;
 } snapshot_t;
 
@@ -42,7 +43,9 @@ static void *
 run_snapshot(void *arg)
 {
     snapshot_t *s = arg;
+    const uint64_t began_ns = kvp_now_ns();
     s->err = kvpool_snapshot(s->pool, &s->how, &s->snapshot);
+    s->took_ns = kvp_now_ns() - began_ns;
     atomic_store(&s->is_over, true);
     return NULL;
 }
@@ -89,7 +92,6 @@ kvp_cli_snapshot(const kvp_cli_verb_t *verb, int argc, char **argv)
     if (code != KVP_EXIT_DONE) return code;
     s.how = kvp_cli_call_opts(&common, 0);
     s.how.deadline_ms = (uint32_t)(wait_ns / KVP_NS_PER_MS);
-    const uint64_t began_ns = kvp_now_ns();
     if (isatty(STDERR_FILENO) == 1)
         show_snapshot(&s);
     else
@@ -97,7 +99,7 @@ kvp_cli_snapshot(const kvp_cli_verb_t *verb, int argc, char **argv)
     kvpool_free(s.pool);
     if (s.err != KVPOOL_OK) return kvp_cli_fail_why(verb, &common, "snapshot", s.err);
     kvp_table_t *report = kvp_report_create();
-    kvp_report_real(report, "elapsed_ms", "took (ms)", (double)(kvp_now_ns() - began_ns) / 1e6, 1);
+    kvp_report_real(report, "elapsed_ms", "took (ms)", (double)s.took_ns / 1e6, 1);
     kvp_report_count(report, "objects", "objects", s.snapshot.objects);
     kvp_report_bytes(report, "log_bytes", "log", s.snapshot.log_bytes);
     kvp_report_print(report, common.is_json);
