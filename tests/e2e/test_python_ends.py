@@ -252,3 +252,18 @@ def test_python_goes_on_while_memory_is_registered(pool, calls_of):
             sys.setswitchinterval(interval)
     assert went_on > 0
     close()
+
+
+def test_a_store_with_a_segment_drains_when_it_is_closed(pool, monkeypatch):
+    """Fails if KVPOOL_DRAIN_ON_CLOSE leaves an object of a store's own segment behind, or a time that is none is accepted."""
+    reader = make(pool.addr)
+    monkeypatch.setenv("KVPOOL_DRAIN_ON_CLOSE", "20s")
+    store = make(pool.addr, 64 << 20)
+    for i in range(60):
+        assert store.put(f"k{i}", bytes([i]) * 100000) == 0
+    assert store.close() == 0
+    assert [bytes(reader.get(f"k{i}")) == bytes([i]) * 100000 for i in range(60)] == [True] * 60
+    assert reader.close() == 0
+    monkeypatch.setenv("KVPOOL_DRAIN_ON_CLOSE", "soon")
+    with pytest.raises(AssertionError):
+        make(pool.addr)

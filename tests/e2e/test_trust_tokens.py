@@ -257,3 +257,24 @@ def test_a_bad_token_file_at_the_start_names_its_line(bench):
     master.wait_log("line 2: the first field is not a SHA-256")
     wait_until(lambda: not master.is_running())
     bench.daemons.remove(master)
+
+
+def test_nodes_copy_with_their_own_tokens_and_admins_drain(pool):
+    """Fails if a writer may drain a node, or if nodes with tokens of the role `node` cannot copy objects of another tenant."""
+    for ident, role, who in (("t-n2", "node", {"name": "n2"}), ("t-n3", "node", {"name": "n3"}), ("t-admin", "admin", {})):
+        pool.token(ident, role, **who)
+    pool.master.wait_log('read again"? tokens=4')
+    nodes = {n: pool.bench.node(pool.master, n, "64MiB", "--token-file", str(pool.home / f"t-{n}.token")) for n in ("n2", "n3")}
+    for i in range(30):
+        assert pool.kvpool("put", f"k{i}", stdin=b"%d" % i * 5000).rc == 0
+    got = pool.kvpool("node", "drain", "n2", "--wait")
+    assert got.rc == 1 and "needs the role admin" in got.err, got
+    pool.audit("t-writer.*what=DRAIN result=DENIED")
+    assert pool.kvpool("node", "drain", "n1", env=pool.env("t-admin")).rc == 0
+    got = pool.kvpool("node", "drain", "n2", "--wait", "--json", env=pool.env("t-admin"))
+    assert got.rc == 0 and got.json["moved_objects"] > 0 and got.json["left_objects"] == 0, got
+    pool.audit("t-admin.*what=DRAIN result=OK")
+    assert sum("what=DRAIN result=OK" in line for line in pool.master.log().splitlines()) == 2  # and none for the questions
+    nodes["n2"].kill9()
+    for i in range(30):
+        assert pool.kvpool("get", f"k{i}").out == b"%d" % i * 5000
