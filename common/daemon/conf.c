@@ -26,22 +26,11 @@ typedef enum {
 
 /* The options of every program. Their values are fields of the kvp_conf_t itself. */
 static const kvp_opt_t builtin_opts[] = {
-    {.name = "log-level",
-     .type = KVP_OPT_ENUM,
-     .offset = offsetof(kvp_conf_t, log_level),
-     .fallback = "info",
-     .choices = "error|warn|info|debug",
+    {KVP_OPT(ENUM, "log-level", kvp_conf_t, log_level), .fallback = "info", .choices = "error|warn|info|debug",
      .help = "The least severe messages that are logged to standard error."},
-    {.name = "log-format",
-     .type = KVP_OPT_ENUM,
-     .offset = offsetof(kvp_conf_t, log_format),
-     .fallback = "text",
-     .choices = "text|json",
+    {KVP_OPT(ENUM, "log-format", kvp_conf_t, log_format), .fallback = "text", .choices = "text|json",
      .help = "The format of the log: text = logfmt, json = one JSON object a line."},
-    {.name = "config",
-     .type = KVP_OPT_STRING,
-     .offset = offsetof(kvp_conf_t, config_path),
-     .metavar = "FILE",
+    {KVP_OPT_TEXT("config", kvp_conf_t, config_path, "FILE"),
      .help = "A file of options, one `name = value` a line; flags and the environment come first."},
 };
 #define CONFIG_BUILTIN 2u

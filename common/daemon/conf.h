@@ -49,6 +49,12 @@ typedef struct {
     bool is_required;
 } kvp_opt_t;
 
+/* KVP_OPT begins the row of an option of the type KVP_OPT_<kind>, whose value goes to `field` of the settings.
+ * KVP_OPT_TEXT does so for a STRING with a metavar. */
+#define KVP_OPT(kind, option, settings, field)                                                                         \
+    .name = option, .type = KVP_OPT_##kind, .offset = offsetof(settings, field)
+#define KVP_OPT_TEXT(option, settings, field, value) KVP_OPT(STRING, option, settings, field), .metavar = value
+
 /* The options of a program, and texts about it. kvp_conf_t borrows this struct, which is usually static in main.c. */
 typedef struct {
     const char *program; /* name of the program, such as "kvpool-master" */
