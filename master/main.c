@@ -59,7 +59,7 @@ typedef struct {
     uint64_t election_ttl_ns, ack_standbys, switch_after_ns;
     kvp_publisher_conf_t events; /* endpoint NULL = no events are published */
     kvp_authn_conf_t authn;
-    const char *token_file;
+    kvp_creds_t creds;
     bool is_forced_single;
     bool is_checking, is_repairing, is_json;
 } settings_t;
@@ -134,13 +134,23 @@ static const kvp_opt_t opts[] = {
     {KVP_OPT_TEXT("tokens", settings_t, authn.token_file, "FILE"),
      .help = "The tokens that this master accepts, a line for each (`kvpool token create` writes it). With it, or with "
              "--map-uid, every peer needs an identity. The file is read again when it changes."},
-    {KVP_OPT_TEXT("token-file", settings_t, token_file, "FILE"),
+    {KVP_OPT_TEXT("token-file", settings_t, creds.token_file, "FILE"),
      .help = "With --etcd: this master's own token of the role `master`, by which it follows the leader's log."},
     {KVP_OPT(STRINGS, "map-uid", settings_t, authn.users), .metavar = "UID=ROLE:TENANT",
      .help = "The role and the tenant of a user of this host, on the Unix socket and without a token. May be given "
              "several times. Without a line for them, the master's own user and root are admin."},
     {KVP_OPT(BOOL, "insecure-tokens", settings_t, authn.allows_plain_tokens),
      .help = "Accepts tokens on TCP connections, too, which are not encrypted: for a network in which nobody listens."},
+    {KVP_OPT_TEXT("tls-ca", settings_t, creds.tls_ca, "FILE"),
+     .help = "The CA of the pool (`kvpool cert init`): certificates of others are refused. For --tls-cert."},
+    {KVP_OPT_TEXT("tls-cert", settings_t, creds.tls_cert, "FILE"),
+     .help =
+         "This master's certificate (`kvpool cert master`). With it, TCP connections need TLS, and every peer needs "
+         "an identity: a certificate or a token. Changed files are read again."},
+    {KVP_OPT_TEXT("tls-key", settings_t, creds.tls_key, "FILE"),
+     .help = "The key of --tls-cert, for this user alone (mode 0600)."},
+    {KVP_OPT_TEXT("tls-crl", settings_t, creds.tls_crl, "FILE"),
+     .help = "The list of revoked certificates of --tls-ca. New connections with one are refused."},
     {KVP_OPT(BOOL, "force-single", settings_t, is_forced_single),
      .help = "Starts as the only master, without --etcd, in a data directory of a cluster. No other master of the "
              "cluster may run."},
@@ -168,6 +178,7 @@ typedef struct {
     kvp_log_writer_t log;
     kvp_authn_t authn;
     bool has_authn; /* flag: peers need an identity */
+    kvp_creds_t tls;
     kvp_server_t *server;
     kvp_master_t *core; /* NULL = the server owns the core */
     kvp_ha_t *ha; /* NULL = a single master */
@@ -359,10 +370,12 @@ build_events(daemon_t *d, const settings_t *s)
 static kvp_err_t
 open_authn(daemon_t *d, const settings_t *s)
 {
-    kvp_err_t err = kvp_creds_set(s->token_file);
+    kvp_authn_conf_t conf = s->authn;
+    kvp_err_t err = kvp_creds_set(&s->creds);
 
-    d->has_authn = s->authn.token_file != NULL || s->authn.users.count > 0;
-    return err == KVP_OK && d->has_authn ? kvp_authn_open(&d->authn, &s->authn) : err;
+    conf.has_tls = kvp_creds_tls(&d->tls);
+    d->has_authn = conf.has_tls || conf.token_file != NULL || conf.users.count > 0;
+    return err == KVP_OK && d->has_authn ? kvp_authn_open(&d->authn, &conf) : err;
 }
 
 static kvp_err_t
@@ -385,6 +398,7 @@ build_core(daemon_t *d, const settings_t *s)
         .log = has_log ? &d->log : NULL,
         .ops = s->etcd == NULL ? NULL : &d->ops,
         .authn = d->has_authn ? &d->authn : NULL,
+        .tls = d->authn.conf.has_tls ? &d->tls : NULL,
     };
     err = kvp_server_create(&server_conf, &d->server);
     if (err != KVP_OK) return err;

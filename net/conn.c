@@ -113,6 +113,7 @@ go_unix(kvp_conn_t *conn, const kvp_hello_ask_t *ask, bool is_refused, uint64_t 
     kvp_err_t err;
 
     if (conn->hello.unix_path[0] == '\0' || strcmp(conn->hello.host_id, ask->host_id) != 0) return;
+    if (conn->framed.tls != NULL && kvp_creds_are_certificate()) return;
     kvp_framed_init(&unix_side);
     unix_side.is_given_up = conn->framed.is_given_up;
     err = kvp_framed_connect_told(&unix_side, KVP_SOCKET_MASTER, conn->hello.unix_path, deadline_ns, &why);

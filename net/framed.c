@@ -23,6 +23,7 @@
 
 #define RECV_MIN_BYTES (16u << 10)
 #define FRAME_ALIGN 8u
+#define SEAL_BYTES (64u << 10) /* most bytes that are encrypted before they are sent */
 #define BACKLOG_RETRY_NS (1 * KVP_NS_PER_MS)
 
 static void
@@ -40,6 +41,7 @@ kvp_framed_init(kvp_framed_t *c)
     c->fd = -1;
     kvp_buf_init(&c->in, 2 * ((size_t)KVP_FRAME_MAX + KVP_FRAME_HDR_BYTES));
     kvp_buf_init(&c->out, 0);
+    kvp_buf_init(&c->sealed, 0);
 }
 
 void
@@ -50,6 +52,8 @@ kvp_framed_fini(kvp_framed_t *c)
     close_fds(c->fds_out, &c->fds_out_n);
     kvp_buf_fini(&c->in);
     kvp_buf_fini(&c->out);
+    kvp_buf_fini(&c->sealed);
+    kvp_tls_destroy(c->tls);
     kvp_framed_init(c);
 }
 
@@ -269,11 +273,110 @@ send_failed(kvp_framed_t *c)
     return KVP_DISCONNECTED;
 }
 
+/* ---- TLS */
+kvp_err_t
+kvp_framed_secure(kvp_framed_t *c, kvp_authrole_t role, const char *name)
+{
+    kvp_creds_t files;
+
+    if (c->is_unix || !kvp_creds_tls(&files)) return KVP_OK;
+    c->tls = kvp_tls_client(&files, role, name);
+    return c->tls == NULL ? KVP_NOMEM : KVP_OK;
+}
+
+const char *
+kvp_framed_tls_why(const kvp_framed_t *c)
+{
+    if (c->tls == NULL) return "";
+    if (kvp_tls_why(c->tls)[0] != '\0' || !c->is_ended || kvp_tls_is_done(c->tls)) return kvp_tls_why(c->tls);
+    return "it closed the connection in the handshake of TLS: it has no TLS (--tls-cert), or too many handshakes";
+}
+
+short
+kvp_framed_wants(const kvp_framed_t *c)
+{
+    return c->tls != NULL && !kvp_tls_is_done(c->tls) && c->sealed_at == c->sealed.len ? POLLIN : POLLOUT;
+}
+
+/* Sends the encrypted bytes. */
+static kvp_err_t
+send_sealed(kvp_framed_t *c)
+{
+    for (;;) {
+        ssize_t n;
+
+        if (c->sealed_at == c->sealed.len) {
+            kvp_buf_fini(&c->sealed); /* an idle connection has no buffer */
+            kvp_buf_init(&c->sealed, 0);
+            c->sealed_at = 0;
+            kvp_tls_take_all(c->tls, &c->sealed);
+            if (c->sealed.err != KVP_OK) return KVP_NOMEM;
+            if (c->sealed.len == 0) return KVP_OK;
+        }
+        n = send(c->fd, c->sealed.data + c->sealed_at, c->sealed.len - c->sealed_at, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n > 0)
+            c->sealed_at += (size_t)n;
+        else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return KVP_EAGAIN;
+        else if (n < 0 && errno != EINTR)
+            return send_failed(c);
+    }
+}
+
+/* Gives received bytes to TLS: OK, EAGAIN, DISCONNECTED, NOMEM. */
+static kvp_err_t
+feed_some(kvp_framed_t *c)
+{
+    uint8_t bytes[RECV_MIN_BYTES];
+    ssize_t n;
+
+    do {
+        n = recv(c->fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    } while (n < 0 && errno == EINTR);
+    if (n > 0) return kvp_tls_feed(c->tls, bytes, (size_t)n);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return KVP_EAGAIN;
+    c->is_ended = n == 0 || errno == ECONNRESET;
+    return KVP_DISCONNECTED;
+}
+
+static kvp_err_t
+shake_hands(kvp_framed_t *c)
+{
+    kvp_err_t err = KVP_OK;
+
+    while (err == KVP_OK) {
+        const kvp_err_t step = kvp_tls_step(c->tls);
+
+        err = send_sealed(c); /* after a failure, too: the peer gets an alert */
+        if (step != KVP_EAGAIN) return step;
+        if (err == KVP_OK) err = feed_some(c);
+    }
+    return err;
+}
+
+static kvp_err_t
+flush_tls(kvp_framed_t *c)
+{
+    kvp_err_t err = kvp_tls_is_done(c->tls) ? KVP_OK : shake_hands(c);
+
+    while (err == KVP_OK && (err = send_sealed(c)) == KVP_OK && c->out_at < c->out.len) {
+        const size_t n = kvp_min_u64(c->out.len - c->out_at, SEAL_BYTES);
+
+        err = kvp_tls_seal(c->tls, c->out.data + c->out_at, n);
+        if (err == KVP_OK) c->out_at += n;
+    }
+    if (c->out_at < c->out.len) return err;
+    kvp_buf_reset(&c->out);
+    c->out_at = 0;
+    return err;
+}
+
 kvp_err_t
 kvp_framed_flush(kvp_framed_t *c)
 {
     if (c->fd < 0) return KVP_DISCONNECTED;
     if (c->out.err != KVP_OK) return c->out.err;
+    if (c->tls != NULL) return flush_tls(c);
     while (c->out_at < c->out.len) {
         ssize_t n = send_some(c);
         if (n > 0)
@@ -293,7 +396,7 @@ kvp_framed_flush(kvp_framed_t *c)
 size_t
 kvp_framed_out_bytes(const kvp_framed_t *c)
 {
-    return c->out.len - c->out_at;
+    return c->out.len - c->out_at + c->sealed.len - c->sealed_at;
 }
 
 /* take_control keeps the descriptors that arrived with a message. PROTO: the peer sent more than fds_in has room for.
@@ -343,6 +446,35 @@ recv_room(kvp_framed_t *c)
     return kvp_buf_reserve(&c->in, kvp_max_u64(have, RECV_MIN_BYTES));
 }
 
+/* Receives and decrypts. All bytes that can be decrypted are moved to `in`: poll does not report bytes within TLS. */
+static kvp_err_t
+recv_tls(kvp_framed_t *c)
+{
+    kvp_err_t err = KVP_OK;
+    bool has_any = false;
+    size_t n;
+
+    if (!kvp_tls_is_done(c->tls)) {
+        err = flush_tls(c);
+        if (!kvp_tls_is_done(c->tls)) return err;
+        if (err != KVP_OK && err != KVP_EAGAIN) return err;
+    }
+    err = feed_some(c);
+    if (err == KVP_NOMEM) return err;
+    if (err != KVP_OK && kvp_tls_held(c->tls) == 0) return err;
+    for (;;) {
+        uint8_t *room = has_any ? kvp_buf_reserve(&c->in, RECV_MIN_BYTES) : recv_room(c);
+
+        if (room == NULL) return c->in.err;
+        err = kvp_tls_open(c->tls, room, c->in.cap - c->in.len, &n);
+        if (err != KVP_OK) break;
+        c->in.len += n;
+        has_any = true;
+    }
+    if (err == KVP_DISCONNECTED) c->is_ended = true;
+    return has_any ? KVP_OK : err;
+}
+
 kvp_err_t
 kvp_framed_recv(kvp_framed_t *c)
 {
@@ -355,6 +487,7 @@ kvp_framed_recv(kvp_framed_t *c)
     ssize_t n;
 
     if (c->fd < 0) return KVP_DISCONNECTED;
+    if (c->tls != NULL) return recv_tls(c);
     iov.iov_base = recv_room(c);
     if (iov.iov_base == NULL) return c->in.err;
     iov.iov_len = c->in.cap - c->in.len;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A framed control connection over a non-blocking socket (Unix or TCP): converts received bytes to whole frames, and
  * sends frames. Used by libkvpool's session and by the node; the master uses libuv instead. No threads, no policy:
- * the caller polls. */
+ * the caller polls. A TCP connection may be encrypted (ADR 0053); frames are the same. */
 #ifndef KVP_NET_FRAMED_H
 #define KVP_NET_FRAMED_H
 
 #include "common/buf.h"
 #include "common/hostid.h"
+#include "common/trust/tls.h"
 #include "proto/frame.h"
 
 #include <sys/socket.h>
@@ -30,6 +31,9 @@ typedef struct {
     int fds_out[KVP_FRAMED_FDS]; /* descriptors to send with the byte at fds_out_at of `out`; owned duplicates */
     int fds_out_n;
     size_t fds_out_at;
+    kvp_tls_t *tls; /* encrypts the connection; NULL = it is not encrypted; owned */
+    kvp_buf_t sealed; /* encrypted bytes of `out` that were not sent yet; from sealed_at on */
+    size_t sealed_at;
 } kvp_framed_t;
 
 /* kvp_framed_init makes an empty connection. kvp_framed_fini closes everything and may be called for an empty
@@ -56,6 +60,15 @@ kvp_err_t kvp_framed_connect_addr(kvp_framed_t *c, const struct sockaddr *to, so
  * UNREACHABLE, after which the socket is closed. */
 kvp_err_t kvp_framed_connect_begin(kvp_framed_t *c, const struct sockaddr *to, socklen_t len) KVP_MUST_USE;
 kvp_err_t kvp_framed_connect_end(kvp_framed_t *c) KVP_MUST_USE;
+
+/* kvp_framed_secure begins TLS on a TCP connection that was just opened, if this process has files for it
+ * (common/trust/creds.h): the peer needs a certificate of that role, and of that name (NULL = any). NOMEM. The
+ * handshake runs in kvp_framed_flush and kvp_framed_recv, which then return the errors of kvp_tls_step as well, and
+ * EAGAIN until it has ended; one thread alone may use the connection until then. kvp_framed_wants returns the event to
+ * poll for after EAGAIN of kvp_framed_flush. kvp_framed_tls_why returns the reason of a failure of TLS; "" = none. */
+kvp_err_t kvp_framed_secure(kvp_framed_t *c, kvp_authrole_t role, const char *name) KVP_MUST_USE;
+short kvp_framed_wants(const kvp_framed_t *c);
+const char *kvp_framed_tls_why(const kvp_framed_t *c);
 
 /* kvp_framed_out_fds attaches duplicates of descriptors to the frame that was just begun at offset `at` of c->out.
  * BUSY: earlier descriptors are not sent yet. NOTSUP: TCP. INVALID: n is not 1 to KVP_FRAMED_FDS. SYS: no free

@@ -20,8 +20,8 @@ static kvp_err_t
 send_all(kvp_framed_t *c, uint64_t deadline_ns)
 {
     for (;;) {
-        struct pollfd p = {.fd = c->fd, .events = POLLOUT};
         kvp_err_t err = kvp_framed_flush(c);
+        struct pollfd p = {.fd = c->fd, .events = kvp_framed_wants(c)};
 
         if (err != KVP_EAGAIN) return err;
         if (kvp_now_ns() >= deadline_ns) return KVP_DEADLINE;
@@ -106,7 +106,7 @@ queue_hello(kvp_framed_t *c, const kvp_hello_ask_t *ask, char *why_out)
     msg.incarnation = ask->incarnation;
     msg.is_state_only = ask->is_state_only;
     if (ask->pool_id == NULL) {
-        kvp_err_t err = kvp_creds_token(c->is_unix, token, &token_len, why_out);
+        kvp_err_t err = kvp_creds_token(c->is_unix || c->tls != NULL, token, &token_len, why_out);
 
         if (err != KVP_OK) return err;
         msg.token = (ProtobufCBinaryData){token_len, (uint8_t *)token};
@@ -153,7 +153,10 @@ kvp_hello(kvp_framed_t *c, const kvp_hello_ask_t *ask, uint64_t deadline_ns, kvp
     if (reply_out->detail[0] != '\0') return err;
     if (err == KVP_OK) err = kvp_exchange(c, HELLO_ID, deadline_ns, &frame);
     if (err != KVP_OK) {
-        snprintf(reply_out->detail, sizeof reply_out->detail, "no answer to Hello: %s", say_silence(err));
+        const char *why = kvp_framed_tls_why(c);
+
+        snprintf(reply_out->detail, sizeof reply_out->detail, "no answer to Hello: %s",
+                 why[0] != '\0' ? why : say_silence(err));
         return err;
     }
     msg = kvp_pb_unpack(&pb, &kvp__pb__hello_reply__descriptor, &frame);

@@ -48,6 +48,7 @@ typedef struct {
     size_t nth, addrs_n; /* index of the host's address to try next, and number of addresses */
     uint32_t failed_n; /* failed attempts in a row */
     const char *why; /* why the last attempt failed; static text; NULL = no failure */
+    char tls_why[KVP_TLS_WHY_MAX]; /* why TLS failed on the last connection; "" = no failure */
     bool is_unknown; /* the last attempt failed because the host's name does not resolve and has never resolved */
     uint64_t next_ns; /* time before which no attempt begins */
 } master_t;
@@ -95,6 +96,7 @@ static void
 fail_fresh(master_t *x, uint64_t now_ns)
 {
     x->why = x->fresh.why;
+    x->tls_why[0] = '\0';
     x->is_unknown = x->fresh.is_unknown;
     kvp_framed_fini(&x->fresh);
     x->next_ns = now_ns;
@@ -130,11 +132,15 @@ keep_alive(int fd, bool is_on)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &dead_ms, sizeof dead_ms);
 }
 
+/* Sends WATCH. With TLS the question leaves after the handshake, in which the later receive calls go on. */
 static kvp_err_t
 ask_watch(kvp_framed_t *c)
 {
+    kvp_err_t err = kvp_framed_secure(c, KVP_IS_MASTER, NULL);
+
     kvp_pb_frame(&c->out, KVP_OP_WATCH, 0, WATCH_ID, NULL, NULL, 0);
-    return kvp_framed_flush(c);
+    if (err == KVP_OK) err = kvp_framed_flush(c);
+    return err == KVP_EAGAIN ? KVP_OK : err;
 }
 
 static uint64_t
@@ -189,7 +195,9 @@ read_answers(master_t *x, uint64_t now_ns)
     if (err == KVP_OK) err = kvp_framed_next(&x->conn, &frame, &has);
     if (err == KVP_OK && has) err = read_watch(&frame, &x->term);
     if (x->term != 0) kvp_framed_fini(&x->fresh);
-    if (err != KVP_OK && err != KVP_EAGAIN) drop_conn(x, now_ns);
+    if (err == KVP_OK || err == KVP_EAGAIN) return;
+    snprintf(x->tls_why, sizeof x->tls_why, "%s", kvp_framed_tls_why(&x->conn));
+    drop_conn(x, now_ns);
 }
 
 /* ---- all masters. The callers of these functions hold m->lock. */
@@ -356,6 +364,7 @@ write_why(kvp_masters_t *m, bool is_any_there)
         char at[KVP_HOSTPORT_TEXT_MAX], unknown[128];
         const char *why = x->conn.fd >= 0 ? "does not claim to lead" : x->why == NULL ? "no answer yet" : x->why;
 
+        if (x->tls_why[0] != '\0') why = x->tls_why;
         if (x->conn.fd < 0 && x->is_unknown) why = why_unknown(x->why, unknown, sizeof unknown);
         len += (size_t)snprintf(m->why + len, sizeof m->why - len, "%s%s: %s", len > 0 ? "; " : "",
                                 kvp_format_hostport(&x->at, at), why);
@@ -406,6 +415,7 @@ connect_only(kvp_masters_t *m, const _Atomic bool *is_given_up, uint64_t deadlin
     kvp_framed_init(&c);
     c.is_given_up = is_given_up;
     err = kvp_names_connect(m->names, at->host, at->port, deadline_ns, &c);
+    if (err == KVP_OK && (err = kvp_framed_secure(&c, KVP_IS_MASTER, NULL)) != KVP_OK) kvp_framed_fini(&c);
     if (err == KVP_OK) {
         *conn_out = c;
         return KVP_OK;

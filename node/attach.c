@@ -75,12 +75,30 @@ find_process(kvp_node_t *node, kvp_node_conn_t *conn, kvp_node_process_t **proc_
     return kvp_node_proc_get(node, pid, pidfd, proc_out);
 }
 
+/* Checks the identity of a TCP client, if the node has TLS. A client without a certificate proves with the pool's id,
+ * which masters tell only to peers that they know, and over TLS. */
+static kvp_err_t
+check_identity(const kvp_node_t *node, const kvp_node_conn_t *conn, const char **why_out)
+{
+    const kvp_identity_t *who;
+
+    if (node->serve.handshakes == NULL || conn->io.is_unix) return KVP_OK;
+    *why_out = "this node accepts only TLS: set KVPOOL_TLS_CA to the pool's CA";
+    if (conn->io.tls == NULL) return KVP_DENIED;
+    who = kvp_tls_peer(conn->io.tls);
+    *why_out = who->why;
+    if (who->role == KVP_MAY_NOTHING) return who->err;
+    *why_out = "to attach to a node needs the role reader, writer, admin or node";
+    return kvp_authrole_covers(who->role, KVP_MAY_READ) ? KVP_OK : KVP_DENIED;
+}
+
 static kvp_err_t
 attach_client(kvp_node_t *node, kvp_node_conn_t *conn, const Kvp__Pb__Hello *hello, const char **why_out)
 {
     kvp_node_process_t *proc = NULL;
-    kvp_err_t err = check_hello(node, hello, why_out);
+    kvp_err_t err = check_identity(node, conn, why_out);
 
+    if (err == KVP_OK) err = check_hello(node, hello, why_out);
     if (err == KVP_OK) err = find_process(node, conn, &proc, why_out);
     if (err != KVP_OK) {
         node->serve.refused++;

@@ -56,6 +56,7 @@ change_to_unix(const kvp_hello_ask_t *ask, bool is_refused, kvp_node_dialed_t *d
     const char *why;
 
     if (dialed->hello.unix_path[0] == '\0' || strcmp(dialed->hello.host_id, ask->host_id) != 0) return;
+    if (dialed->conn.tls != NULL && kvp_creds_are_certificate()) return;
     kvp_framed_init(&conn);
     if (kvp_framed_connect_told(&conn, KVP_SOCKET_MASTER, dialed->hello.unix_path, kvp_now_ns() + ATTEMPT_NS, &why) !=
             KVP_OK ||

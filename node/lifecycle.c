@@ -159,12 +159,14 @@ read_conf(kvp_node_t *node, const kvp_node_conf_t *conf, kvp_hostport_t *listen_
     return KVP_OK;
 }
 
-/* Sets the node's name. The default name contains the port, so that two nodes of a host differ. */
+/* Sets the node's name. The default is that of the certificate. Without one it contains the port, so that two nodes of
+ * a host differ. */
 static void
 set_name(kvp_node_t *node, const char *name)
 {
     char host[KVP_NAME_MAX - 8] = "node";
 
+    if (name == NULL && node->serve.handshakes != NULL) name = kvp_handshakes_who(node->serve.handshakes)->name;
     if (name != NULL) {
         snprintf(node->conf.name, sizeof node->conf.name, "%s", name);
         return;
@@ -282,7 +284,7 @@ kvp_node_open(const kvp_node_conf_t *conf, kvp_node_t **node_out)
     err = kvp_node_tiering_open(node, conf);
     if (err != KVP_OK) goto fail;
     kvp_format_hostport(&node->conf.listen, node->shared.info.addr);
-    if (!kvp_hostport_is_loopback(&node->conf.listen))
+    if (node->serve.handshakes == NULL && !kvp_hostport_is_loopback(&node->conf.listen))
         kvp_log_warn(
             "node",
             "clients are not authenticated: every host that can connect here can read and write this memory listen=%s",

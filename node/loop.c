@@ -27,10 +27,12 @@ handle_events(kvp_node_t *node)
     while ((tag = kvp_epoll_next(&node->events.epoll, &events)) != NULL) {
         kvp_node_ev_t *ev = tag;
 
-        if (tag == &node->events.epoll) /* the wake descriptor: another thread, such as the dial, has news */
+        if (tag == &node->events.epoll) { /* the wake descriptor: another thread, such as the dial, has news */
             kvp_node_link_on_dial(node);
-        else if (ev->fn != NULL)
+            kvp_node_serve_on_handshakes(node);
+        } else if (ev->fn != NULL) {
             ev->fn(node, ev, events);
+        }
         if (kvp_node_is_turn_over(node)) return;
     }
 }

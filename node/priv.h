@@ -18,6 +18,7 @@
 #include "node/memory/tps.h"
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/trust/handshakes.h"
 #include "proto/wire.h"
 
 struct Kvp__Pb__MountReply;
@@ -55,6 +56,7 @@ typedef struct {
     kvp_list_t fresh; /* connections that have not sent Hello or are being refused, oldest first */
     kvp_list_t settled;
     uint32_t conns_n;
+    kvp_handshakes_t *handshakes; /* NULL = the node has no TLS */
     kvp_list_t procs; /* the processes of this host that are watched by their pidfd */
     uint64_t requests;
     uint64_t protocol_errors;
@@ -313,6 +315,7 @@ kvp_err_t kvp_node_on_frame(kvp_node_t *node, kvp_node_conn_t *conn, const kvp_f
 kvp_err_t kvp_node_serve_open(kvp_node_t *node, const kvp_hostport_t *at) KVP_MUST_USE;
 void kvp_node_serve_close(kvp_node_t *node);
 void kvp_node_serve_close_att(kvp_node_t *node, kvp_node_att_t *att);
+void kvp_node_serve_on_handshakes(kvp_node_t *node); /* takes the ended handshakes of TLS */
 void kvp_node_serve_tick(kvp_node_t *node, uint64_t now_ns);
 uint64_t kvp_node_serve_due(const kvp_node_t *node);
 

@@ -144,6 +144,18 @@ give_to_transport(kvp_node_t *node, kvp_node_conn_t *conn)
     conn_close(node, conn);
 }
 
+/* begin_tls gives the connection to the threads of the handshakes, with its bytes unread. */
+static void
+begin_tls(kvp_node_t *node, kvp_node_conn_t *conn)
+{
+    kvp_node_unwatch(node, &conn->ev);
+    if (kvp_handshakes_add(node->serve.handshakes, conn->io.fd) == KVP_OK)
+        conn->io.fd = -1;
+    else
+        node->serve.refused++;
+    conn_close(node, conn);
+}
+
 /* on_first_bytes looks at the opcode of the first frame. It runs when the bytes of a header have arrived
  * (SO_RCVLOWAT), or the peer has closed. */
 static void
@@ -160,6 +172,13 @@ on_first_bytes(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
     }
     if (kvp_frame_hdr_decode(bytes, &hdr) == KVP_OK && hdr.opcode == KVP_OP_DATA_HELLO) {
         give_to_transport(node, conn);
+        return;
+    }
+    if (kvp_tls_is_hello(bytes, sizeof bytes)) {
+        if (node->serve.handshakes != NULL)
+            begin_tls(node, conn);
+        else
+            conn_breach(node, conn, "the peer begins TLS, and this node has no --tls-cert");
         return;
     }
     if (setsockopt(conn->io.fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one) != 0) {
@@ -189,31 +208,77 @@ set_keepalive(int fd)
     }
 }
 
+/* Opens a connection; takes fd and tls. tls: it has ended its handshake; NULL = it is not encrypted, or not yet.
+ * has_failed: the handshake failed, and the connection ends when the peer has read the reason. */
 static void
-conn_open(kvp_node_t *node, kvp_node_listener_t *l, int fd)
+conn_open(kvp_node_t *node, kvp_node_listener_t *l, int fd, kvp_tls_t *tls, bool has_failed)
 {
-    bool is_unix = l->is_unix;
+    const bool is_unix = l->is_unix, has_begun = is_unix || tls != NULL || has_failed;
     kvp_node_conn_t *conn = calloc(1, sizeof *conn);
 
     if (conn == NULL || node->serve.conns_n >= node->conf.max_attachments + FRESH_MAX) {
         node->serve.refused++;
         free(conn);
+        kvp_tls_destroy(tls);
         close(fd);
         return;
     }
     node->serve.conns_n++;
     kvp_framed_init(&conn->io);
     conn->io.in.limit = 2 * (size_t)(KVP_FRAME_HDR_BYTES + KVP_FRAME_FIRST_MAX);
+    if (tls != NULL) conn->io.in.limit += 4 * KVP_TLS_RECORD_MAX; /* all decrypted bytes are moved to `in` */
+    conn->io.tls = tls;
+    conn->is_leaving = has_failed;
     kvp_node_att_init(&conn->att);
     kvp_list_init(&conn->link);
     kvp_list_add_tail(&node->serve.fresh, &conn->link);
     conn->listener = l;
     conn->since_ns = kvp_now_ns();
-    conn->ev = (kvp_node_ev_t){.fd = fd, .fn = is_unix ? on_conn : on_first_bytes};
-    if (!is_unix) set_keepalive(fd);
+    conn->ev = (kvp_node_ev_t){.fd = fd, .fn = has_begun ? on_conn : on_first_bytes};
+    if (!has_begun) set_keepalive(fd);
     if (kvp_framed_adopt(&conn->io, fd, is_unix) != KVP_OK ||
-        kvp_node_watch(node, &conn->ev, is_unix ? EPOLLIN : EPOLLIN | EPOLLRDHUP) != KVP_OK)
+        kvp_node_watch(node, &conn->ev, has_begun ? EPOLLIN : EPOLLIN | EPOLLRDHUP) != KVP_OK)
         conn_close(node, conn);
+    else if (tls != NULL || has_failed)
+        on_conn(node, &conn->ev, EPOLLIN); /* bytes that came with the end of the handshake */
+}
+
+/* ---- TLS */
+void
+kvp_node_serve_on_handshakes(kvp_node_t *node)
+{
+    kvp_handshake_t ended;
+    uint32_t missed;
+
+    while (node->serve.handshakes != NULL && kvp_handshakes_take(node->serve.handshakes, &ended)) {
+        conn_open(node, &node->serve.tcp, ended.fd, ended.tls, ended.err != KVP_OK);
+        if (ended.err == KVP_OK) continue;
+        node->serve.refused++;
+        if (kvp_log_limit_ok(&node->serve.tcp.noise, &missed))
+            kvp_log_warn("node", "refused a client: %s from=%s missed=%u", ended.why, ended.peer, missed);
+    }
+}
+
+static void
+wake_loop(void *arg)
+{
+    kvp_node_t *node = arg;
+
+    kvp_epoll_wake(&node->events.epoll);
+}
+
+/* Starts the handshakes, if this process has files for TLS. */
+static kvp_err_t
+open_tls(kvp_node_t *node)
+{
+    kvp_creds_t files;
+    char why[KVP_TLS_WHY_MAX];
+    kvp_err_t err;
+
+    if (!kvp_creds_tls(&files)) return KVP_OK;
+    err = kvp_handshakes_start(&files, KVP_IS_NODE, wake_loop, node, &node->serve.handshakes, why);
+    if (err != KVP_OK) kvp_log_error("node", "TLS: %s", why);
+    return err;
 }
 
 /* ---- listeners */
@@ -227,7 +292,7 @@ on_accept(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
         int fd = accept4(ev->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
         if (fd >= 0) {
-            conn_open(node, l, fd);
+            conn_open(node, l, fd, NULL, false);
             continue;
         }
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
@@ -363,6 +428,7 @@ kvp_node_serve_open(kvp_node_t *node, const kvp_hostport_t *at)
     }
     while (n > 0)
         close_listener(node, &tried[--n]);
+    if (err == KVP_OK) err = open_tls(node);
     return err != KVP_OK ? err : open_unix(node);
 }
 
@@ -378,6 +444,8 @@ kvp_node_serve_close(kvp_node_t *node)
 {
     close_listener(node, &node->serve.tcp);
     close_listener(node, &node->serve.local);
+    kvp_handshakes_stop(node->serve.handshakes);
+    node->serve.handshakes = NULL;
     if (node->conf.unix_path[0] != '\0') unlink(node->conf.unix_path);
     close_all(node, &node->serve.fresh);
     close_all(node, &node->serve.settled);

@@ -31,6 +31,7 @@ static const kvp_cli_verb_t verbs[] = {
     {"node", "ls | drain NAME | undrain NAME", "list the nodes, or move the objects of one to the others",
      kvp_cli_node},
     {"token", "create", "make a token for a client, a node or a master", kvp_cli_token},
+    {"cert", "init DIR | master NAME | node NAME | user TENANT ROLE", "make certificates for TLS", kvp_cli_cert},
     {"whoami", "", "show the role and the tenant that the master gives to this client", kvp_cli_whoami},
     {"bench", "", "throughput and latency of one operation", kvp_cli_bench},
     {"replay", "", "replay a trace, with every byte verified", kvp_cli_replay},

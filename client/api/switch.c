@@ -36,13 +36,16 @@ send_switch(kvp_framed_t *c, uint64_t deadline_ns, char detail[256])
     kvp_pb_t pb;
     kvp_err_t err;
 
-    err = kvp_creds_token(c->is_unix, token, &msg.token.len, detail);
+    err = kvp_creds_token(c->is_unix || c->tls != NULL, token, &msg.token.len, detail);
     if (err != KVP_OK) return err;
     msg.token.data = (uint8_t *)token;
     msg.wait_ms = kvp_left_ms(deadline_ns) / 2;
     kvp_pb_frame(&c->out, KVP_OP_SWITCH, 0, SWITCH_ID, &msg.base, NULL, 0);
     err = kvp_exchange(c, SWITCH_ID, deadline_ns, &frame);
-    if (err != KVP_OK) return err;
+    if (err != KVP_OK) {
+        if (kvp_framed_tls_why(c)[0] != '\0') snprintf(detail, 256, "%s", kvp_framed_tls_why(c));
+        return err;
+    }
     reply = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, &frame);
     if (reply == NULL) return pb.err;
     err = reply->err > 0 ? KVP_PROTO : reply->err;

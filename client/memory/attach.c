@@ -70,6 +70,7 @@ connect_ctl(kvp_peer_t *peer, const kvp_attach_t *how, uint64_t deadline_ns, cha
         err = kvp_names_connect(how->names, at.host, at.port, deadline_ns, &peer->ctl);
         why = err == KVP_UNREACHABLE && peer->ctl.why != NULL ? peer->ctl.why : kvp_err_text(err);
         if (err == KVP_OK) err = note_addr(peer, at.port);
+        if (err == KVP_OK) err = kvp_framed_secure(&peer->ctl, KVP_IS_NODE, how->node);
     }
     snprintf(detail, cap, "%s", why);
     return err;

@@ -201,6 +201,7 @@ attach_by(attaching_t *a, const Kvp__Pb__SegmentInfo *info, size_t transport)
     kvp_attach_t how = {
         .segment_id = info->segment_id,
         .uuid = info->uuid.data,
+        .node = info->node,
         .addr = info->addr,
         .unix_path = is_same_host ? info->unix_path : "",
         .chunks_n = info->chunk_n,

@@ -60,8 +60,42 @@ kvp_creds_token(bool is_protected, char token_out[KVP_CREDS_TOKEN_MAX], size_t *
     return err;
 }
 
-kvp_err_t
-kvp_creds_set(const char *token_file)
+static const char *
+find_path(const char *name)
 {
-    return token_file == NULL || setenv("KVPOOL_TOKEN_FILE", token_file, 1) == 0 ? KVP_OK : KVP_NOMEM;
+    const char *path = getenv(name);
+
+    return path == NULL || path[0] == '\0' ? NULL : path;
+}
+
+bool
+kvp_creds_tls(kvp_creds_t *creds_out)
+{
+    *creds_out = (kvp_creds_t){.tls_ca = find_path("KVPOOL_TLS_CA"),
+                               .tls_cert = find_path("KVPOOL_TLS_CERT"),
+                               .tls_key = find_path("KVPOOL_TLS_KEY"),
+                               .tls_crl = find_path("KVPOOL_TLS_CRL")};
+    return creds_out->tls_ca != NULL || creds_out->tls_cert != NULL;
+}
+
+bool
+kvp_creds_are_certificate(void)
+{
+    return find_path("KVPOOL_TLS_CERT") != NULL && find_path("KVPOOL_TOKEN_FILE") == NULL;
+}
+
+static bool
+set_path(const char *name, const char *path)
+{
+    return path == NULL || setenv(name, path, 1) == 0;
+}
+
+kvp_err_t
+kvp_creds_set(const kvp_creds_t *options)
+{
+    const bool is_set = set_path("KVPOOL_TOKEN_FILE", options->token_file) &&
+                        set_path("KVPOOL_TLS_CA", options->tls_ca) && set_path("KVPOOL_TLS_CERT", options->tls_cert) &&
+                        set_path("KVPOOL_TLS_KEY", options->tls_key) && set_path("KVPOOL_TLS_CRL", options->tls_crl);
+
+    return is_set ? KVP_OK : KVP_NOMEM;
 }

@@ -8,14 +8,31 @@
 #define KVP_CREDS_TOKEN_MAX 64u /* longest token in a message, in bytes */
 #define KVP_CREDS_WHY_MAX 200u
 
+/* Files with this process's credentials; NULL = none. Those for TLS are PEM files. */
+typedef struct {
+    const char *token_file;
+    const char *tls_ca; /* the certificates of authorities that this process trusts */
+    const char *tls_cert, *tls_key; /* the own certificate, and its key of mode 0600 */
+    const char *tls_crl; /* list of revoked certificates */
+} kvp_creds_t;
+
 /* kvp_creds_token reads the token in the file $KVPOOL_TOKEN_FILE: its first line. *len_out is 0 if the variable is not
  * set, and on a TCP connection without TLS, unless KVPOOL_INSECURE_TOKENS is "yes". INVALID: no file, a file that other
  * users may read, or no token in it; why_out (KVP_CREDS_WHY_MAX bytes) is then the reason for people. */
 kvp_err_t kvp_creds_token(bool is_protected, char token_out[KVP_CREDS_TOKEN_MAX], size_t *len_out, char *why_out)
     KVP_MUST_USE;
 
-/* kvp_creds_set overrides $KVPOOL_TOKEN_FILE with a daemon's option; NULL = option not given. NOMEM. Call it before
+/* kvp_creds_tls fills creds_out with the files that $KVPOOL_TLS_CA, $KVPOOL_TLS_CERT, $KVPOOL_TLS_KEY and
+ * $KVPOOL_TLS_CRL name; the texts are borrowed from the environment. False: none of the first two is set, so this
+ * process uses no TLS. */
+bool kvp_creds_tls(kvp_creds_t *creds_out);
+
+/* kvp_creds_are_certificate returns true if a certificate is this process's identity: there is one, and no token. Such
+ * a process does not move from TCP to a Unix socket, where it would have the identity of its user. */
+bool kvp_creds_are_certificate(void);
+
+/* kvp_creds_set overrides the variables with a daemon's options; NULL = option not given. NOMEM. Call it before
  * threads start. */
-kvp_err_t kvp_creds_set(const char *token_file) KVP_MUST_USE;
+kvp_err_t kvp_creds_set(const kvp_creds_t *options) KVP_MUST_USE;
 
 #endif

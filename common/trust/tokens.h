@@ -18,6 +18,8 @@
 
 typedef struct kvp_tokenfile kvp_tokenfile_t;
 
+#pragma GCC visibility push(default)
+
 /* kvp_tokenfile_parse reads the text of a token file. INVALID: a line is wrong; LIMIT: more than KVP_TOKENS_MAX lines;
  * NOMEM. why_out (KVP_TOKENS_WHY_MAX bytes) then names the line and the reason. Two tenants whose names have the same
  * hash are refused, because their keys could not be told apart. kvp_tokenfile_destroy accepts NULL. */
@@ -47,5 +49,7 @@ bool kvp_tokenfile_has(const kvp_tokenfile_t *tokens, const kvp_identity_t *who)
  * valid. SYS: no random bytes. */
 kvp_err_t kvp_token_create(const char *id, kvp_authrole_t role, const char *name, uint64_t end_s,
                            char token_out[KVP_TOKEN_TEXT_LEN + 1], char *line_out, size_t line_cap) KVP_MUST_USE;
+
+#pragma GCC visibility pop
 
 #endif

@@ -5,7 +5,7 @@ import subprocess
 from collections import defaultdict
 from pathlib import Path
 
-from releasing.toolchain import CURL, GLIBC, Target
+from releasing.toolchain import CURL, GLIBC, TLS, Target
 
 # The functions of libraries that are linked in.
 PRIVATE = re.compile(r"^_?(curl|Curl|SSL|TLS|CRYPTO|EVP|OPENSSL|BIO|X509|zmq|uv|json|MHD|pcre2|msgpack|protobuf_c|io_uring)_")
@@ -16,8 +16,8 @@ def readelf(path: Path, *options: str) -> str:
 
 
 def check_needs(path: Path, target: Target) -> "list[str]":
-    """A program may need five libraries, which every host has, and our own two."""
-    allowed = {"libc.so.6", "libpthread.so.0", "libdl.so.2", "libm.so.6", target.loader, "libkvpool.so.0", CURL}
+    """A program may need five libraries, which every host has, and our own three."""
+    allowed = {"libc.so.6", "libpthread.so.0", "libdl.so.2", "libm.so.6", target.loader, "libkvpool.so.0", TLS, CURL}
     needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", readelf(path, "-d")))
     return [f"{path.name} needs {name}, which hosts may lack" for name in sorted(needed - allowed)]
 
@@ -49,7 +49,7 @@ def symbols(path: Path) -> "list[tuple[str, bool]]":
 def check_assertions(path: Path) -> "list[str]":
     """Code with assertions imports the function that reports a failed one."""
     # No code that asserts is linked into these.
-    return [] if path.name in ("kvpool-keeper", CURL) or ("__assert_fail", False) in symbols(path) else [f"{path.name} was compiled without assertions (NDEBUG)"]
+    return [] if path.name in ("kvpool-keeper", TLS, CURL) or ("__assert_fail", False) in symbols(path) else [f"{path.name} was compiled without assertions (NDEBUG)"]
 
 
 def check_loaded(path: Path) -> "list[str]":

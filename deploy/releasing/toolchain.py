@@ -11,6 +11,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+TLS = "libkvpool-tls.so"  # TLS and tokens, with OpenSSL
 CURL = "libkvpool-curl.so.0"  # libcurl and TLS, which the programs and libkvpool share
 GLIBC = "2.28"  # the oldest C library that the programs run with
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from releasing import papers
-from releasing.toolchain import CURL, Failed, Target, Toolchain
+from releasing.toolchain import CURL, TLS, Failed, Target, Toolchain
 
 SIZE_MAX = 6 << 20
 
@@ -67,7 +67,7 @@ def files_of(tree: Path, stage: Path, extension: Path, version: str, kind: Kind,
              for path in sorted((tree / "python" / package).rglob("*")) if path.is_file() and "__pycache__" not in path.parts}
     paths |= {f"kvpool/{path.relative_to(stage)}": path for folder in ("bin", "include") for path in sorted((stage / folder).rglob("*"))
               if path.is_file()}
-    paths |= {f"kvpool/{extension.name}": extension, **{f"kvpool/lib/{name}": stage / "lib" / name for name in ("libkvpool.so.0", CURL)}}
+    paths |= {f"kvpool/{extension.name}": extension, **{f"kvpool/lib/{name}": stage / "lib" / name for name in ("libkvpool.so.0", TLS, CURL)}}
     info = f"kvpool-{version}.dist-info"
     paths |= {f"{info}/licenses/LICENSE": stage / "LICENSE", f"{info}/licenses/NOTICES": stage / "NOTICES",
               f"{info}/sboms/kvpool.spdx.json": stage / "components.spdx.json"}

@@ -3,7 +3,7 @@
  * has closed it; the follower has at most one, and forgets it when closing it. */
 #include "master/ha/follower.h"
 
-#include "common/trust/creds.h"
+#include "common/trust/tls.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "proto/kvpool.pb-c.h"
@@ -14,6 +14,7 @@
 #include <string.h>
 
 #define IN_MAX (2u * KVP_FRAME_MAX)
+#define SEALED_BYTES (64u << 10)
 #define READ_BYTES (256u << 10)
 #define BACKOFF_MIN_NS (20 * KVP_NS_PER_MS)
 #define BACKOFF_MAX_NS (300 * KVP_NS_PER_MS)
@@ -29,6 +30,8 @@ typedef struct {
     /* maker: the follower that made the connection. owner: the follower that uses it; NULL = given up */
     kvp_follower_t *maker, *owner;
     kvp_buf_t in;
+    kvp_tls_t *tls; /* encrypts the connection; NULL = it is not encrypted */
+    char sealed[SEALED_BYTES]; /* received encrypted bytes, within a callback */
     bool is_resolving, is_closed;
     bool is_fed; /* flag: the leader has answered OK */
     bool is_paused;
@@ -54,6 +57,7 @@ free_link(link_t *l)
 {
     if (!l->is_closed || l->is_resolving) return;
     kvp_buf_fini(&l->in);
+    kvp_tls_destroy(l->tls);
     free(l);
 }
 
@@ -93,8 +97,9 @@ on_written(uv_write_t *req, int status)
     free(req);
 }
 
+/* Sends bytes as they are, and takes them. */
 static void
-send_buf(link_t *l, kvp_buf_t *bytes)
+send_raw(link_t *l, kvp_buf_t *bytes)
 {
     uv_write_t *req = bytes->err == KVP_OK ? calloc(1, sizeof *req) : NULL;
     uv_buf_t buf = uv_buf_init((char *)bytes->data, (unsigned)bytes->len);
@@ -105,6 +110,33 @@ send_buf(link_t *l, kvp_buf_t *bytes)
     }
     req->data = bytes->data; /* takes the memory of the buffer */
     if (uv_write(req, (uv_stream_t *)&l->tcp, &buf, 1, on_written) != 0) on_written(req, 0);
+}
+
+/* Sends the bytes that TLS has encrypted. */
+static void
+send_sealed(link_t *l)
+{
+    kvp_buf_t sealed;
+
+    kvp_buf_init(&sealed, 0);
+    kvp_tls_take_all(l->tls, &sealed);
+    if (sealed.len > 0 || sealed.err != KVP_OK)
+        send_raw(l, &sealed);
+    else
+        kvp_buf_fini(&sealed);
+}
+
+static void
+send_buf(link_t *l, kvp_buf_t *bytes)
+{
+    if (l->tls == NULL) {
+        send_raw(l, bytes);
+        return;
+    }
+    if (bytes->err == KVP_OK)
+        kvp_ignore(kvp_tls_seal(l->tls, bytes->data, bytes->len), "the next receive call finds the same error");
+    kvp_buf_fini(bytes);
+    send_sealed(l);
 }
 
 static void
@@ -118,7 +150,7 @@ say_follow(link_t *l)
 
     msg.version = KVP_PROTO_VERSION;
     msg.version_min = KVP_PROTO_VERSION_MIN;
-    if (kvp_creds_token(false, token, &msg.token.len, why) != KVP_OK) {
+    if (kvp_creds_token(l->tls != NULL, token, &msg.token.len, why) != KVP_OK) {
         drop_link(f, why);
         return;
     }
@@ -201,10 +233,39 @@ static void
 on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
 {
     link_t *l = handle->data;
-    uint8_t *room = kvp_buf_reserve(&l->in, READ_BYTES);
+    uint8_t *room;
 
     (void)suggested;
+    if (l->tls != NULL) {
+        *buf = uv_buf_init(l->sealed, SEALED_BYTES);
+        return;
+    }
+    room = kvp_buf_reserve(&l->in, READ_BYTES);
     *buf = uv_buf_init((char *)room, room == NULL ? 0 : READ_BYTES);
+}
+
+/* Decrypts received bytes to l->in. Sends FOLLOW when the handshake has ended. Returns false if the connection was
+ * dropped. */
+static bool
+open_sealed(link_t *l, const char *bytes, size_t len)
+{
+    const bool was_done = kvp_tls_is_done(l->tls);
+    kvp_err_t err = kvp_tls_feed(l->tls, bytes, len);
+    size_t n;
+
+    if (err == KVP_OK) err = kvp_tls_step(l->tls);
+    send_sealed(l);
+    if (err == KVP_OK && !was_done) say_follow(l);
+    while (err == KVP_OK && l->owner != NULL) {
+        uint8_t *room = kvp_buf_reserve(&l->in, SEALED_BYTES);
+
+        err = room == NULL ? l->in.err : kvp_tls_open(l->tls, room, SEALED_BYTES, &n);
+        if (err == KVP_OK) l->in.len += n;
+    }
+    if (l->owner == NULL) return false;
+    if (err == KVP_EAGAIN) return true;
+    drop_link(l->owner, kvp_tls_why(l->tls)[0] != '\0' ? kvp_tls_why(l->tls) : kvp_err_text(err));
+    return false;
 }
 
 /* Handles the received frames. A callback may give up the connection. */
@@ -216,14 +277,18 @@ on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
     size_t at = 0, used = 1;
     kvp_frame_t frame;
 
-    (void)buf;
     if (l->owner == NULL || nread == 0) return;
     if (nread < 0) {
-        drop_link(l->owner, "the connection is lost");
+        drop_link(l->owner, l->tls != NULL && !kvp_tls_is_done(l->tls)
+                                ? "it closed the connection in the handshake of TLS: it has no TLS (--tls-cert)"
+                                : "the connection is lost");
         return;
     }
     l->heard_ns = kvp_boot_ns();
-    l->in.len += (size_t)nread;
+    if (l->tls == NULL)
+        l->in.len += (size_t)nread;
+    else if (!open_sealed(l, buf->base, (size_t)nread))
+        return;
     while (err == KVP_OK && used > 0 && l->owner != NULL) {
         err = kvp_frame_parse(l->in.data + at, l->in.len - at, &frame, &used);
         if (err == KVP_OK && used > 0) err = take_frame(l, &frame);
@@ -249,7 +314,12 @@ on_connected(uv_connect_t *req, int status)
     }
     (void)uv_tcp_nodelay(&l->tcp, 1);
     l->heard_ns = kvp_boot_ns();
-    say_follow(l);
+    if (l->tls == NULL)
+        say_follow(l);
+    else if (kvp_tls_step(l->tls) != KVP_EAGAIN)
+        drop_link(l->owner, kvp_tls_why(l->tls));
+    else
+        send_sealed(l);
 }
 
 static void
@@ -273,6 +343,7 @@ static void
 dial_leader(kvp_follower_t *f, uint64_t now_ns)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    kvp_creds_t files;
     kvp_hostport_t at;
     char port[8];
     link_t *l;
@@ -281,6 +352,10 @@ dial_leader(kvp_follower_t *f, uint64_t now_ns)
     if (kvp_parse_hostport(f->address, &at) != KVP_OK || (l = calloc(1, sizeof *l)) == NULL) return;
     snprintf(port, sizeof port, "%u", at.port);
     kvp_buf_init(&l->in, IN_MAX);
+    if (kvp_creds_tls(&files) && (l->tls = kvp_tls_client(&files, KVP_IS_MASTER, NULL)) == NULL) {
+        free(l);
+        return;
+    }
     uv_tcp_init(f->uv, &l->tcp);
     l->tcp.data = l->resolve.data = l;
     l->maker = l->owner = f;

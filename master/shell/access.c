@@ -66,7 +66,7 @@ find_identity(kvp_server_conn_t *conn, const ProtobufCBinaryData *token)
         kvp_server_close_conn(conn);
         return false;
     }
-    kvp_authn_find(conn->server->conf.authn, fd, token->data, token->len, conn->who);
+    kvp_authn_find(conn->server->conf.authn, fd, conn->tls, token->data, token->len, conn->who);
     return true;
 }
 

@@ -10,6 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define CERTIFICATE_GRACE_S 86400u /* a session may last this long after the end of its certificate */
+
 /* Reads a text UID=ROLE:TENANT; without :TENANT the tenant is the default one. */
 static bool
 read_user(const char *text, kvp_authn_user_t *to)
@@ -92,20 +94,27 @@ find_user(const kvp_authn_t *a, int fd, kvp_identity_t *who_out)
 }
 
 void
-kvp_authn_find(kvp_authn_t *a, int fd, const void *token, size_t len, kvp_identity_t *who_out)
+kvp_authn_find(kvp_authn_t *a, int fd, const kvp_tls_t *tls, const void *token, size_t len, kvp_identity_t *who_out)
 {
     const bool is_local = is_unix(fd);
 
     *who_out = (kvp_identity_t){.role = KVP_MAY_NOTHING};
-    if (len > 0 && !is_local && !a->conf.allows_plain_tokens)
+    if (!is_local && tls == NULL && a->conf.has_tls)
+        kvp_identity_refuse(who_out, KVP_DENIED, "this master accepts only TLS: set KVPOOL_TLS_CA to the pool's CA%s",
+                            len > 0 ? ", and replace the token, which others may have read" : "");
+    else if (len > 0 && !is_local && tls == NULL && !a->conf.allows_plain_tokens)
         kvp_identity_refuse(who_out, KVP_DENIED,
                             "a token on a connection that is not encrypted: others may have read it, so replace it");
     else if (len > 0)
         kvp_tokenfile_find(a->tokens, token, len, (uint64_t)time(NULL), who_out);
     else if (is_local)
         find_user(a, fd, who_out);
-    else
-        kvp_identity_refuse(who_out, KVP_DENIED, "no token: the pool asks for an identity (KVPOOL_TOKEN_FILE)");
+    else if (tls != NULL)
+        *who_out = *kvp_tls_peer(tls);
+    if (who_out->role == KVP_MAY_NOTHING && who_out->err == KVP_OK)
+        kvp_identity_refuse(who_out, KVP_DENIED, "no %stoken: the pool asks for an identity (%sKVPOOL_TOKEN_FILE)",
+                            tls == NULL ? "" : "certificate and no ",
+                            tls == NULL ? "" : "KVPOOL_TLS_CERT and KVPOOL_TLS_KEY, or ");
 }
 
 /* ---- reading the file again */
@@ -149,7 +158,10 @@ kvp_authn_refresh(kvp_authn_t *a, uv_loop_t *uv)
 const char *
 kvp_authn_is_valid(const kvp_authn_t *a, const kvp_identity_t *who)
 {
-    if (who->proof != KVP_BY_TOKEN || who->role == KVP_MAY_NOTHING) return NULL;
+    if (who->role == KVP_MAY_NOTHING) return NULL;
+    if (who->proof == KVP_BY_CERTIFICATE && who->end_s + CERTIFICATE_GRACE_S <= (uint64_t)time(NULL))
+        return "the certificate ended a day ago";
+    if (who->proof != KVP_BY_TOKEN) return NULL;
     if (who->end_s != 0 && who->end_s <= (uint64_t)time(NULL)) return "the token has ended";
     return kvp_tokenfile_has(a->tokens, who) ? NULL : "the token was deleted or changed";
 }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Finds the identity of a peer: by the token that the peer sends, or by the user that the kernel reports for a Unix
- * socket (ADR 0051). The table of tokens is read again when its file changes. All functions belong to the loop's
- * thread; files are read in a thread of libuv's pool. */
+ * Finds the identity of a peer: by the token that the peer sends, by its certificate, or by the user that the kernel
+ * reports for a Unix socket (ADR 0051). The table of tokens is read again when its file changes. All functions belong
+ * to the loop's thread; files are read in a thread of libuv's pool. */
 #ifndef KVP_MASTER_SHELL_AUTHN_H
 #define KVP_MASTER_SHELL_AUTHN_H
 
 #include "common/daemon/conf.h"
 #include "common/log.h"
+#include "common/trust/tls.h"
 #include "common/trust/tokens.h"
 
 #include <sys/types.h>
@@ -17,6 +18,7 @@
 typedef struct {
     const char *token_file; /* path of the token file; NULL = no tokens; borrowed */
     kvp_strings_t users; /* texts UID=ROLE:TENANT; borrowed */
+    bool has_tls; /* flag: TCP connections are encrypted, and a certificate may prove an identity */
     bool allows_plain_tokens; /* flag: tokens are accepted on TCP connections without TLS */
 } kvp_authn_conf_t;
 
@@ -45,8 +47,10 @@ typedef struct {
 kvp_err_t kvp_authn_open(kvp_authn_t *a, const kvp_authn_conf_t *conf) KVP_MUST_USE;
 void kvp_authn_close(kvp_authn_t *a);
 
-/* kvp_authn_find fills who_out with the identity of the peer at fd, which sent the token (len bytes; 0 = none). */
-void kvp_authn_find(kvp_authn_t *a, int fd, const void *token, size_t len, kvp_identity_t *who_out);
+/* kvp_authn_find fills who_out with the identity of the peer at fd, which sent the token (len bytes; 0 = none). tls:
+ * the connection's TLS; NULL = it is not encrypted. A token counts before a certificate. */
+void kvp_authn_find(kvp_authn_t *a, int fd, const kvp_tls_t *tls, const void *token, size_t len,
+                    kvp_identity_t *who_out);
 
 /* kvp_authn_refresh reads the token file again in a thread of uv's pool, if it has changed. After a fault, logged, the
  * earlier table stays. */

@@ -27,6 +27,7 @@
 #define TURNS_NS 2000000u
 
 static void feed_frames(kvp_server_conn_t *conn);
+static void open_frames(kvp_server_conn_t *conn, const void *bytes, size_t n);
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf);
 static void on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf);
 
@@ -77,8 +78,10 @@ kvp_server_set_deadline(kvp_server_conn_t *conn, kvp_list_t *queue, uint64_t at_
 static void
 count_input(kvp_server_conn_t *conn)
 {
-    conn->server->stats.input_bytes += conn->in.own_cap - conn->input_bytes;
-    conn->input_bytes = conn->in.own_cap;
+    const size_t bytes = conn->in.own_cap + (conn->tls == NULL ? 0 : kvp_tls_held(conn->tls));
+
+    conn->server->stats.input_bytes += bytes - conn->input_bytes;
+    conn->input_bytes = bytes;
 }
 
 static void
@@ -92,6 +95,8 @@ on_closed(uv_handle_t *handle)
     server->slot_free = conn->slot;
     server->stats.connections--;
     kvp_inbuf_fini(&conn->in);
+    kvp_tls_destroy(conn->tls);
+    conn->tls = NULL;
     count_input(conn);
     free(conn->who);
     kvp_buf_fini(&conn->sending);
@@ -175,12 +180,27 @@ on_written(uv_write_t *write, int status)
     kvp_server_flush_all(conn->server);
 }
 
+/* seal_waiting encrypts the queued bytes. */
+static bool
+seal_waiting(kvp_server_conn_t *conn)
+{
+    kvp_buf_t sealed;
+
+    if (kvp_tls_seal(conn->tls, conn->waiting.data, conn->waiting.len) != KVP_OK) return false;
+    kvp_buf_init(&sealed, 0);
+    kvp_tls_take_all(conn->tls, &sealed);
+    kvp_buf_fini(&conn->waiting);
+    conn->waiting = sealed;
+    return sealed.err == KVP_OK;
+}
+
 /* write_waiting writes the queued bytes to the socket; libuv writes later what the socket does not accept now.
  * Returns false if the connection was closed. */
 static bool
 write_waiting(kvp_server_conn_t *conn)
 {
     kvp_buf_t *waiting = &conn->waiting;
+    if (conn->tls != NULL && !seal_waiting(conn)) goto fail;
     uv_buf_t bytes = uv_buf_init((char *)waiting->data, (unsigned)waiting->len);
     int n = uv_try_write(&conn->uv.stream, &bytes, 1);
 
@@ -245,6 +265,7 @@ resume_conn(kvp_server_conn_t *conn)
     conn->state = KVP_CONN_READS;
     kvp_inbuf_again(&conn->in);
     feed_frames(conn);
+    if (conn->tls != NULL) open_frames(conn, NULL, 0);
 }
 
 /* end_sending waits until everything is sent, then shuts down our direction of the connection, and waits for the
@@ -361,7 +382,10 @@ handle_frames(kvp_server_conn_t *conn)
         kvp_frame_t frame;
         if (kvp_inbuf_next(&conn->in, length_max, &frame, &has_frame) != KVP_OK) {
             server->stats.framing_errors++;
-            kvp_server_log_complaint(server, conn, "connection closed: malformed frame header");
+            kvp_server_log_complaint(server, conn,
+                                     kvp_tls_is_hello(conn->in.at, conn->in.left)
+                                         ? "connection closed: the peer begins TLS, and this master has no --tls-cert"
+                                         : "connection closed: malformed frame header");
             kvp_server_close_conn(conn);
         } else if (has_frame) {
             handle_frame(conn, &frame);
@@ -422,6 +446,7 @@ kvp_server_let_in(kvp_server_t *server)
             kvp_server_set_deadline(conn, &server->cut,
                                     kvp_server_begin(server) + server->conf.partial_ms * KVP_NS_PER_MS);
         set_reading(conn);
+        if (conn->tls != NULL) open_frames(conn, NULL, 0);
     }
 }
 
@@ -444,7 +469,7 @@ kvp_server_take_turns(kvp_server_t *server)
 }
 
 static void
-on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
+find_room(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
 {
     kvp_server_conn_t *conn = handle->data;
     kvp_server_t *server = conn->server;
@@ -472,7 +497,7 @@ on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
 }
 
 static void
-on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
+take_bytes(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
 {
     kvp_server_conn_t *conn = stream->data;
     kvp_server_t *server = conn->server;
@@ -492,6 +517,48 @@ on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
     }
     kvp_server_flush_all(server);
     conn->asked_ns = 0;
+}
+
+/* open_frames decrypts received bytes, after those that waited, and handles the frames. */
+static void
+open_frames(kvp_server_conn_t *conn, const void *bytes, size_t n)
+{
+    kvp_err_t err = kvp_tls_feed(conn->tls, bytes, n);
+    uv_buf_t room;
+
+    while (err == KVP_OK && conn->end == KVP_CONN_OPEN && conn->state == KVP_CONN_READS) {
+        find_room(&conn->uv.handle, 0, &room);
+        if (room.base != NULL) err = kvp_tls_open(conn->tls, room.base, room.len, &n);
+        if (err == KVP_OK) take_bytes(&conn->uv.stream, room.base == NULL ? UV_ENOBUFS : (ssize_t)n, &room);
+    }
+    if (err == KVP_OK || err == KVP_EAGAIN) return;
+    if (err != KVP_DISCONNECTED) {
+        conn->server->stats.framing_errors++;
+        kvp_server_log_complaint(conn->server, conn, kvp_tls_why(conn->tls));
+    }
+    kvp_server_close_conn(conn);
+}
+
+static void
+on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
+{
+    kvp_server_conn_t *conn = handle->data;
+
+    if (conn->tls == NULL)
+        find_room(handle, suggested, buf);
+    else
+        *buf = uv_buf_init((char *)conn->server->sealed, KVP_SERVER_SEALED_BYTES);
+}
+
+static void
+on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
+{
+    kvp_server_conn_t *conn = stream->data;
+
+    if (conn->tls == NULL || nread <= 0)
+        take_bytes(stream, nread, buf);
+    else
+        open_frames(conn, buf->base, (size_t)nread);
 }
 
 /* take_slot gives the connection its number. Returns false if there are too many connections. */
@@ -531,9 +598,8 @@ open_stream(kvp_server_t *server, kvp_server_conn_t *conn, int fd, bool is_unix)
 }
 
 void
-kvp_server_on_accept(void *arg, int fd, bool is_unix)
+kvp_server_open_conn(kvp_server_t *server, int fd, bool is_unix, kvp_tls_t *tls, bool has_failed)
 {
-    kvp_server_t *server = arg;
     kvp_server_conn_t *conn = calloc(1, sizeof(*conn));
     uint64_t now = kvp_server_begin(server);
 
@@ -541,10 +607,12 @@ kvp_server_on_accept(void *arg, int fd, bool is_unix)
         server->stats.refused++;
         kvp_server_log_complaint(server, NULL, "connection refused: too many connections");
         free(conn);
+        kvp_tls_destroy(tls);
         close(fd);
         return;
     }
     conn->server = server;
+    conn->tls = tls;
     kvp_list_init(&conn->unsent_link);
     kvp_list_init(&conn->deadline_link);
     kvp_list_init(&conn->wait_link);
@@ -555,6 +623,12 @@ kvp_server_on_accept(void *arg, int fd, bool is_unix)
         return;
     }
     kvp_server_set_deadline(conn, &server->before_hello, now + server->conf.hello_ms * KVP_NS_PER_MS);
+    if (has_failed) {
+        kvp_server_end_conn(conn);
+        kvp_server_mark_unsent(conn);
+    } else if (tls != NULL) {
+        open_frames(conn, NULL, 0); /* bytes that came with the end of the handshake */
+    }
 }
 
 /* kvp_server_expire_queue closes the connections at the head of a queue whose deadline has passed. */

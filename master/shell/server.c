@@ -343,7 +343,64 @@ kvp_server_destroy(kvp_server_t *server)
     kvp_buf_fini(&server->ready.frames);
     free(server->slots);
     free(server->shared);
+    free(server->sealed);
     free(server);
+}
+
+/* Makes a connection of an accepted socket. With TLS, the handshake comes first. */
+static void
+on_accept(void *arg, int fd, bool is_unix)
+{
+    kvp_server_t *server = arg;
+
+    if (is_unix || server->handshakes == NULL) {
+        kvp_server_open_conn(server, fd, is_unix, NULL, false);
+    } else if (kvp_handshakes_add(server->handshakes, fd) != KVP_OK) {
+        server->stats.refused++;
+        kvp_server_log_complaint(server, NULL, "connection refused: too many handshakes of TLS");
+        close(fd);
+    }
+}
+
+/* Makes connections of the sockets whose handshakes have ended. A peer that does not speak TLS gets a refusal that
+ * names the reason, as the answer to its first message. */
+static void
+on_handshakes(uv_async_t *async)
+{
+    kvp_server_t *server = async->data;
+    kvp_handshake_t ended;
+
+    while (server->handshakes != NULL && kvp_handshakes_take(server->handshakes, &ended)) {
+        if (ended.err != KVP_OK) server->stats.tls_failures++;
+        if (ended.err != KVP_OK && server->conf.authn != NULL)
+            kvp_authn_audit(server->conf.authn, NULL, ended.peer, "TLS", "", ended.err, ended.why);
+        kvp_server_open_conn(server, ended.fd, false, ended.tls, ended.err != KVP_OK);
+    }
+    kvp_server_flush_all(server);
+}
+
+/* Called by the threads of the handshakes. */
+static void
+wake_loop(void *arg)
+{
+    (void)uv_async_send(arg);
+}
+
+static kvp_err_t
+start_tls(kvp_server_t *server)
+{
+    char why[KVP_TLS_WHY_MAX];
+    kvp_err_t err;
+
+    if (server->conf.tls == NULL) return KVP_OK;
+    server->sealed = malloc(KVP_SERVER_SEALED_BYTES);
+    if (server->sealed == NULL) return KVP_NOMEM;
+    if (uv_async_init(server->uv, &server->handshakes_wake, on_handshakes) != 0) return KVP_SYS;
+    server->handshakes_wake.data = server;
+    err = kvp_handshakes_start(server->conf.tls, KVP_IS_MASTER, wake_loop, &server->handshakes_wake,
+                               &server->handshakes, why);
+    if (err != KVP_OK) kvp_log_error("master", "TLS: %s", why);
+    return err;
 }
 
 kvp_err_t
@@ -362,8 +419,9 @@ kvp_server_start(kvp_server_t *server, uv_loop_t *uv, kvp_master_t *master, kvp_
     if (server->conf.log != NULL) kvp_log_writer_start(server->conf.log, uv, on_log_moved, server);
     kvp_server_hand_on(server, NULL);
 
-    kvp_err_t err = kvp_listener_start(&server->tcp, uv, kvp_server_on_accept, server);
-    return err != KVP_OK ? err : kvp_listener_start(&server->local, uv, kvp_server_on_accept, server);
+    kvp_err_t err = start_tls(server);
+    if (err == KVP_OK) err = kvp_listener_start(&server->tcp, uv, on_accept, server);
+    return err != KVP_OK ? err : kvp_listener_start(&server->local, uv, on_accept, server);
 }
 
 static void
@@ -381,6 +439,8 @@ kvp_server_stop(kvp_server_t *server)
         kvp_server_begin(server);
         kvp_listener_close(&server->tcp);
         kvp_listener_close(&server->local);
+        kvp_handshakes_stop(server->handshakes);
+        server->handshakes = NULL;
         uv_idle_stop(&server->work);
         for (uint32_t i = 0; i < server->slot_cap; i++) {
             kvp_server_conn_t *conn = server->slots[i].conn;
@@ -394,6 +454,7 @@ kvp_server_stop(kvp_server_t *server)
     close_handle((uv_handle_t *)&server->timer);
     close_handle((uv_handle_t *)&server->work);
     close_handle((uv_handle_t *)&server->turn_end);
+    if (server->handshakes_wake.data != NULL) close_handle((uv_handle_t *)&server->handshakes_wake);
 }
 
 /* ---- election: several masters */

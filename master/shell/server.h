@@ -5,6 +5,7 @@
 #define KVP_MASTER_SHELL_SERVER_H
 
 #include "common/parse.h"
+#include "common/trust/creds.h"
 #include "master/core/api/master.h"
 #include "master/events/publisher.h"
 #include "master/shell/authn.h"
@@ -44,6 +45,7 @@ typedef struct {
     uint64_t slow_call_ns; /* requests that take longer are counted and logged; 0 = none */
     kvp_log_writer_t *log; /* opened writer of the log; borrowed until destroy; NULL = no log */
     kvp_authn_t *authn; /* borrowed until destroy; NULL = peers need no identity */
+    const kvp_creds_t *tls; /* files for TLS, which every TCP connection then needs; borrowed; NULL = no TLS */
     const kvp_server_ops_t *ops; /* borrowed; NULL = all connections belong to the core */
 } kvp_server_conf_t;
 
@@ -61,6 +63,7 @@ typedef struct {
     X(input_bytes, "memory for frames that are not whole, or not handled yet (gauge)")                                 \
     X(framing_errors, "connections closed because framing was lost")                                                   \
     X(timeouts, "connections closed for want of a Hello or of the rest of a frame")                                    \
+    X(tls_failures, "handshakes of TLS that failed")                                                                   \
     X(revoked, "connections closed because their identity had ended or was deleted")                                   \
     X(overflows, "connections closed because the peer did not read")                                                   \
     X(slow_calls, "requests that took longer than --slow-call, until their answer was sent")                           \

@@ -7,6 +7,7 @@
 #include "common/list.h"
 #include "common/log.h"
 #include "common/pages.h"
+#include "common/trust/handshakes.h"
 #include "master/shell/inbuf.h"
 #include "master/shell/listener.h"
 #include "master/shell/server.h"
@@ -16,6 +17,7 @@
 /* number of bits of a connection's number that hold its slot; the other bits count up, so that no number is reused */
 #define KVP_SERVER_SLOT_BITS 20
 #define KVP_SERVER_SHARED_BYTES (256u << 10)
+#define KVP_SERVER_SEALED_BYTES (64u << 10)
 
 typedef enum {
     KVP_CONN_READS,
@@ -62,10 +64,11 @@ typedef struct {
     bool is_overflown; /* flag: too much output is queued, so the connection must be closed at once */
     bool is_writing; /* flag: `sending` belongs to libuv until on_written */
 
+    kvp_tls_t *tls; /* encrypts the connection; NULL = it is not encrypted */
     kvp_identity_t *who; /* identity of the peer; NULL = none was found yet, or none is asked for */
     kvp_inbuf_t in;
     kvp_buf_t sending;
-    kvp_buf_t waiting; /* answers to send after `sending` */
+    kvp_buf_t waiting; /* answers to send after `sending`, which has encrypted bytes if there is `tls` */
     uv_write_t write;
     uv_shutdown_t shutdown;
     kvp_list_t unsent_link; /* link in server->unsent, while output may have to be written */
@@ -119,6 +122,9 @@ struct kvp_server {
     kvp_list_t waits_turn, waits_room; /* connections that wait for a turn, or for memory; first come, first served */
     kvp_server_conn_t *over_budget; /* the connection whose frame may exceed conf.input_max; NULL = none */
 
+    kvp_handshakes_t *handshakes; /* NULL = no TLS */
+    uv_async_t handshakes_wake; /* data NULL = not used */
+    uint8_t *sealed; /* buffer for received encrypted bytes, used during one callback; NULL = no TLS */
     uint8_t *shared; /* buffer for received bytes, used during one callback */
     kvp_master_ready_t ready; /* the core's outputs; `frames` is also a spare buffer for connections */
     kvp_master_ident_t next_ident; /* the core's latest identity, which is saved next; term 0 = none */
@@ -161,7 +167,9 @@ void kvp_server_close_conn(kvp_server_conn_t *conn);
 void kvp_server_flush_one(kvp_server_conn_t *conn);
 void kvp_server_let_in(kvp_server_t *server);
 void kvp_server_take_turns(kvp_server_t *server);
-void kvp_server_on_accept(void *arg, int fd, bool is_unix);
+/* kvp_server_open_conn makes a connection of an accepted socket; takes fd and tls (NULL = not encrypted). has_failed:
+ * the handshake failed, and the connection ends when the peer has read the reason. */
+void kvp_server_open_conn(kvp_server_t *server, int fd, bool is_unix, kvp_tls_t *tls, bool has_failed);
 void kvp_server_expire_queue(kvp_server_t *server, kvp_list_t *queue, uint64_t now, const char *reason);
 
 #endif

@@ -125,7 +125,7 @@ build_node(daemon_t *d, const kvp_node_opts_t *s)
     };
 
     kvp_err_t err = kvp_runtime_set(s->runtime_dir, s->trust_uid);
-    if (err == KVP_OK) err = kvp_creds_set(s->token_file);
+    if (err == KVP_OK) err = kvp_creds_set(&s->creds);
 
     return err != KVP_OK ? err : kvp_node_open(&conf, &d->node);
 }

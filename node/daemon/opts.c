@@ -12,9 +12,18 @@ static const kvp_opt_t opts[] = {
              "else kvpool."},
     {KVP_OPT(STRING, "name", kvp_node_opts_t, name),
      .help = "The node's name, unique in the pool. Default: the host's name, a dash, the port."},
-    {KVP_OPT_TEXT("token-file", kvp_node_opts_t, token_file, "FILE"),
+    {KVP_OPT_TEXT("token-file", kvp_node_opts_t, creds.token_file, "FILE"),
      .help = "The node's token for a master that asks for identities: a file with the token of the role `node` and of "
              "this node's name, for this user alone (mode 0600)."},
+    {KVP_OPT_TEXT("tls-ca", kvp_node_opts_t, creds.tls_ca, "FILE"),
+     .help = "The CA of the pool (`kvpool cert init`): certificates of others are refused. For --tls-cert."},
+    {KVP_OPT_TEXT("tls-cert", kvp_node_opts_t, creds.tls_cert, "FILE"),
+     .help = "This node's certificate (`kvpool cert node`), whose name is also the default of --name. With it, control "
+             "connections over TCP use TLS; data connections do not. Changed files are read again."},
+    {KVP_OPT_TEXT("tls-key", kvp_node_opts_t, creds.tls_key, "FILE"),
+     .help = "The key of --tls-cert, for this user alone (mode 0600)."},
+    {KVP_OPT_TEXT("tls-crl", kvp_node_opts_t, creds.tls_crl, "FILE"),
+     .help = "The list of revoked certificates of --tls-ca. New connections with one are refused."},
     {KVP_OPT(MEMORY, "memory", kvp_node_opts_t, memory_bytes), .fallback = "4GiB", .min = 64u << 10,
      .help = "Memory that the node gives to the pool. Memory for the objects' descriptors comes on top. N% is a share "
              "of the memory of the machine or of its control group, whichever is smaller. The node refuses a size that "

@@ -4,6 +4,7 @@
 #define KVP_NODE_DAEMON_OPTS_H
 
 #include "common/daemon/conf.h"
+#include "common/trust/creds.h"
 
 typedef struct {
     const char *masters, *cluster;
@@ -21,7 +22,7 @@ typedef struct {
     const char *host_id;
     const char *runtime_dir;
     const char *trust_uid;
-    const char *token_file;
+    kvp_creds_t creds;
     uint64_t lanes;
     int keeper; /* a kvp_keep_mode_t, as the index of the chosen word */
     uint64_t keeper_hold_ns;

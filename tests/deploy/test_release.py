@@ -260,7 +260,8 @@ def test_archive_depends_on_names_contents_and_modes_alone(tmp_path):
 def stage(tmp_path):
     """A release without content."""
     made = tmp_path / "stage"
-    for name in ("bin/kvpool", "lib/libkvpool.so.0", f"lib/{toolchain.CURL}", "include/kvpool.h", "LICENSE", "NOTICES", "components.spdx.json"):
+    for name in ("bin/kvpool", "lib/libkvpool.so.0", f"lib/{toolchain.TLS}", f"lib/{toolchain.CURL}", "include/kvpool.h", "LICENSE", "NOTICES",
+                 "components.spdx.json"):
         (made / name).parent.mkdir(parents=True, exist_ok=True)
         (made / name).write_text(name)
     return made

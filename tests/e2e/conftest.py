@@ -327,13 +327,16 @@ class Bench:
         self.home = home
         self.daemons = []
         self.nodes_n = 0
+        self.certs = None  # secured.Certs: masters and nodes then have TLS, and commands a certificate
 
     def env(self, **extra):
-        return clean_env(self.home, **extra)
+        return clean_env(self.home, **{**(self.certs.env() if self.certs else {}), **extra})
 
     def start(self, name, program, *args, ready=True, env=None, files=None):
         """files: how many descriptors the daemon may have."""
         limit = [] if files is None else ["prlimit", f"--nofile={files}"]
+        if self.certs:
+            args = (*args, *self.certs.flags(program, args))
         d = Daemon(name, [*limit, PROGRAMS[program], *args], self.env(**(env or {})), self.home)
         self.daemons.append(d)
         if ready:

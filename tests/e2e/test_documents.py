@@ -130,7 +130,7 @@ def run_blocks(blocks, home, more_paths=()):
         pytest.skip(f"no network namespaces: {tried.stderr.strip()}")
     # Copies: a program looks for others beside its own file, and must find only those that quickstart builds.
     paths = []
-    for program in [*built_by_quickstart().values(), BUILD / "bin" / "libkvpool.so.0"]:
+    for program in [*built_by_quickstart().values(), BUILD / "bin" / "libkvpool.so.0", BUILD / "common" / "libkvpool-tls.so"]:
         paths.append(home / "build" / program.parent.name)
         paths[-1].mkdir(parents=True, exist_ok=True)
         shutil.copy(program, paths[-1])

@@ -36,7 +36,8 @@ class Trusted:
         self.file = self.home / "tokens"
         self.file.touch(0o600)
         self.token("t-writer", "writer", "acme")
-        self.master = bench.master("--tokens", str(self.file), *master_args)
+        # Memory for --why-memory is touched while time passes, also without an attack.
+        self.master = bench.master("--tokens", str(self.file), "--why-memory", "0", *master_args)
         self.node = bench.node(self.master, "n1") if nodes else None
         self.unix = self.master.unix
         self.honest = self.env("t-writer")

@@ -1,0 +1,535 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * TLS over memory buffers. A client reads its files anew for each connection, so that a renewed certificate is used at
+ * once: a process makes few connections. A server keeps its files, and reads them again when they change. */
+#include "common/trust/tls.h"
+
+#include "common/clock.h"
+
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CIPHERS "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
+#define GROUPS "X25519:P-256"
+#define CHAIN_MAX_BYTES (16u << 10) /* longest chain of certificates of a peer */
+#define CHAIN_MAX_DEPTH 4
+#define REFRESH_NS KVP_NS_PER_S
+/* The name of the protocol in ALPN, so that a later release can have other protocols at the same port. */
+static const uint8_t alpn[] = "\x08kvpool/1";
+#define ALPN_LEN (sizeof alpn - 1)
+
+struct kvp_tls {
+    SSL *ssl; /* NULL = it could not be made; err is the reason */
+    pthread_mutex_t lock; /* guards ssl and wbio, after the handshake */
+    BIO *rbio, *wbio; /* of ssl: encrypted bytes that were received, and that are to be sent */
+    bool is_client, is_done;
+    kvp_authrole_t role; /* of the peer, that a client wants */
+    char name[KVP_IDENTITY_NAME_MAX + 1]; /* of the peer, that a client wants; "" = any */
+    char cluster[KVP_IDENTITY_CLUSTER_MAX + 1]; /* of the own certificate; "" = none */
+    kvp_identity_t peer;
+    kvp_err_t err; /* lasting error */
+    char why[KVP_TLS_WHY_MAX];
+};
+
+struct kvp_tls_server {
+    kvp_creds_t files;
+    kvp_authrole_t role;
+    pthread_mutex_t lock; /* guards the fields below */
+    SSL_CTX *ctx;
+    kvp_identity_t who;
+    uint64_t stamp, checked_ns;
+};
+
+/* ---- reasons */
+/* Returns OpenSSL's first reason, and empties its queue. */
+static const char *
+first_reason(unsigned long *code_out)
+{
+    const char *text;
+
+    *code_out = ERR_get_error();
+    ERR_clear_error();
+    text = ERR_reason_error_string(*code_out);
+    return text == NULL ? "unknown error" : text;
+}
+
+static KVP_PRINTF(3, 4) kvp_err_t fail_tls(kvp_tls_t *t, kvp_err_t err, const char *fmt, ...)
+{
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(t->why, sizeof t->why, fmt, args);
+    va_end(args);
+    t->err = err;
+    return err;
+}
+
+static const char *
+peer_of(const kvp_tls_t *t)
+{
+    return t->is_client ? kvp_authrole_name(t->role) : "client";
+}
+
+/* Converts the fault that OpenSSL reports into an error and its reason. */
+static kvp_err_t
+note_fault(kvp_tls_t *t)
+{
+    const long verdict = SSL_get_verify_result(t->ssl);
+    unsigned long code;
+    const char *text = first_reason(&code);
+    const int reason = ERR_GET_REASON(code), alert = reason - SSL_AD_REASON_OFFSET; /* alert of the peer */
+
+    if (ERR_GET_LIB(code) == ERR_LIB_SSL && reason == SSL_R_CERTIFICATE_VERIFY_FAILED)
+        return fail_tls(t, verdict == X509_V_ERR_CERT_HAS_EXPIRED ? KVP_EXPIRED : KVP_DENIED,
+                        "the certificate of the %s is refused: %s", peer_of(t), X509_verify_cert_error_string(verdict));
+    if (ERR_GET_LIB(code) != ERR_LIB_SSL) return fail_tls(t, KVP_PROTO, "TLS failed: %s", text);
+    if (alert == SSL_AD_CERTIFICATE_EXPIRED)
+        return fail_tls(t, KVP_EXPIRED, "the %s refuses this side's certificate: it has expired", peer_of(t));
+    if ((alert >= SSL_AD_BAD_CERTIFICATE && alert <= SSL_AD_CERTIFICATE_UNKNOWN) || alert == SSL_AD_UNKNOWN_CA ||
+        alert == SSL_AD_ACCESS_DENIED)
+        return fail_tls(t, KVP_DENIED, "the %s refuses this side's certificate: %s", peer_of(t),
+                        alert == SSL_AD_UNKNOWN_CA ? "it is of another CA" : text);
+    if (reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_HTTP_REQUEST || reason == SSL_R_PACKET_LENGTH_TOO_LONG)
+        return fail_tls(t, KVP_PROTO, "the %s does not speak TLS: %s", peer_of(t), text);
+    return fail_tls(t, KVP_PROTO, "TLS failed: %s", text);
+}
+
+/* ---- identities in certificates */
+/* Reads the identity from the only alternative name of a certificate, a URI. */
+static void
+read_identity(X509 *cert, kvp_identity_t *who_out)
+{
+    GENERAL_NAMES *names = X509_get_ext_d2i(cert, NID_subject_alt_name, NULL, NULL);
+    const GENERAL_NAME *name = sk_GENERAL_NAME_num(names) == 1 ? sk_GENERAL_NAME_value(names, 0) : NULL;
+    const ASN1_INTEGER *serial = X509_get0_serialNumber(cert);
+    const char *why = "it is not one name kvpool://CLUSTER/ROLE/NAME as subject alternative name";
+    kvp_err_t err = KVP_INVALID;
+    struct tm end;
+
+    *who_out = (kvp_identity_t){.role = KVP_MAY_NOTHING};
+    if (name != NULL && name->type == GEN_URI)
+        err = kvp_identity_parse_uri((const char *)ASN1_STRING_get0_data(name->d.ia5),
+                                     (size_t)ASN1_STRING_length(name->d.ia5), who_out, &why);
+    GENERAL_NAMES_free(names);
+    if (err != KVP_OK) kvp_identity_refuse(who_out, KVP_DENIED, "the name in the certificate: %s", why);
+    for (int i = 0; i < ASN1_STRING_length(serial) && i < (int)KVP_IDENTITY_ID_MAX / 2; i++)
+        snprintf(who_out->id + 2 * i, 3, "%02x", ASN1_STRING_get0_data(serial)[i]);
+    if (ASN1_TIME_to_tm(X509_get0_notAfter(cert), &end) == 1) who_out->end_s = (uint64_t)timegm(&end);
+}
+
+/* Reads the peer's certificate after the handshake, and compares the cluster. NOT_FOUND: the peer has none. */
+static kvp_err_t
+check_peer(kvp_tls_t *t)
+{
+    X509 *cert = SSL_get0_peer_certificate(t->ssl);
+    kvp_identity_t *who = &t->peer;
+
+    if (cert == NULL) return KVP_NOT_FOUND;
+    read_identity(cert, who);
+    if (who->role == KVP_MAY_NOTHING) return KVP_DENIED;
+    if (t->cluster[0] != '\0' && strcmp(who->cluster, t->cluster) != 0) {
+        char cluster[sizeof who->cluster];
+
+        memcpy(cluster, who->cluster, sizeof cluster);
+        kvp_identity_refuse(who, KVP_DENIED, "the certificate is of the cluster %.40s, not %.40s", cluster, t->cluster);
+        return KVP_DENIED;
+    }
+    return KVP_OK;
+}
+
+/* Checks that the server is the one which the client wants. */
+static kvp_err_t
+check_server(kvp_tls_t *t)
+{
+    const kvp_identity_t *who = &t->peer;
+
+    if (check_peer(t) != KVP_OK) return fail_tls(t, KVP_DENIED, "%s of the %s", who->why, peer_of(t));
+    if (who->role != t->role)
+        return fail_tls(t, KVP_DENIED, "the certificate of the %s is of the role %s", peer_of(t),
+                        kvp_authrole_name(who->role));
+    if (t->name[0] != '\0' && strcmp(t->name, who->name) != 0)
+        return fail_tls(t, KVP_DENIED, "the %s has the certificate of %.60s, not of %.60s", peer_of(t), who->name,
+                        t->name);
+    return KVP_OK;
+}
+
+/* ---- files */
+/* Writes the reason of a fault, and OpenSSL's reason if there is one. Returns false. */
+static KVP_PRINTF(2, 3) bool fail_file(char *why_out, const char *fmt, ...)
+{
+    unsigned long code;
+    va_list args;
+    size_t n;
+
+    va_start(args, fmt);
+    n = (size_t)vsnprintf(why_out, KVP_TLS_WHY_MAX, fmt, args);
+    va_end(args);
+    if (ERR_peek_error() != 0 && n < KVP_TLS_WHY_MAX)
+        snprintf(why_out + n, KVP_TLS_WHY_MAX - n, ": %s", first_reason(&code));
+    return false;
+}
+
+static bool
+use_certificate(SSL_CTX *ctx, const kvp_creds_t *files, kvp_identity_t *who_out, char *why_out)
+{
+    struct stat st;
+
+    if (files->tls_key == NULL) return fail_file(why_out, "a certificate without its key (--tls-key, KVPOOL_TLS_KEY)");
+    if (stat(files->tls_key, &st) == 0 && (st.st_mode & (S_IRWXG | S_IRWXO)) != 0 && st.st_uid == geteuid())
+        return fail_file(why_out, "other users may read the key %.120s: chmod 600", files->tls_key);
+    if (SSL_CTX_use_certificate_chain_file(ctx, files->tls_cert) != 1)
+        return fail_file(why_out, "the certificate %.120s", files->tls_cert);
+    if (SSL_CTX_use_PrivateKey_file(ctx, files->tls_key, SSL_FILETYPE_PEM) != 1 || SSL_CTX_check_private_key(ctx) != 1)
+        return fail_file(why_out, "the key %.120s", files->tls_key);
+    read_identity(SSL_CTX_get0_certificate(ctx), who_out);
+    return who_out->role != KVP_MAY_NOTHING || fail_file(why_out, "%.100s: %.120s", files->tls_cert, who_out->why);
+}
+
+static bool
+use_files(SSL_CTX *ctx, const kvp_creds_t *files, kvp_identity_t *who_out, char *why_out)
+{
+    X509_LOOKUP *lookup;
+
+    if (files->tls_ca == NULL) return fail_file(why_out, "TLS needs a CA (--tls-ca, KVPOOL_TLS_CA)");
+    if (SSL_CTX_load_verify_file(ctx, files->tls_ca) != 1) return fail_file(why_out, "the CA %.120s", files->tls_ca);
+    if (files->tls_cert != NULL && !use_certificate(ctx, files, who_out, why_out)) return false;
+    if (files->tls_crl == NULL) return true;
+    lookup = X509_STORE_add_lookup(SSL_CTX_get_cert_store(ctx), X509_LOOKUP_file());
+    if (lookup == NULL || X509_load_crl_file(lookup, files->tls_crl, X509_FILETYPE_PEM) < 1)
+        return fail_file(why_out, "the revocation list %.120s", files->tls_crl);
+    return X509_VERIFY_PARAM_set_flags(SSL_CTX_get0_param(ctx), X509_V_FLAG_CRL_CHECK) == 1;
+}
+
+/* Makes the settings of a side from its files. NULL: why_out is the reason. */
+static SSL_CTX *
+make_ctx(const SSL_METHOD *method, const kvp_creds_t *files, kvp_identity_t *who_out, char *why_out)
+{
+    SSL_CTX *ctx = SSL_CTX_new(method);
+
+    ERR_clear_error();
+    *who_out = (kvp_identity_t){.role = KVP_MAY_NOTHING};
+    if (ctx == NULL || SSL_CTX_set_min_proto_version(ctx, TLS1_3_VERSION) != 1 ||
+        SSL_CTX_set_ciphersuites(ctx, CIPHERS) != 1 || SSL_CTX_set1_groups_list(ctx, GROUPS) != 1) {
+        (void)fail_file(why_out, "OpenSSL lacks TLS 1.3");
+    } else if (use_files(ctx, files, who_out, why_out)) {
+        SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
+        SSL_CTX_set_verify_depth(ctx, CHAIN_MAX_DEPTH);
+        SSL_CTX_set_max_cert_list(ctx, CHAIN_MAX_BYTES);
+        SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
+        (void)SSL_CTX_set_num_tickets(ctx, 0); /* sessions are not resumed: each connection proves its identity */
+        (void)SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS);
+        return ctx;
+    }
+    ERR_clear_error();
+    SSL_CTX_free(ctx);
+    return NULL;
+}
+
+/* ---- connections */
+static kvp_tls_t *
+tls_create(SSL_CTX *ctx, bool is_client, const char *cluster)
+{
+    kvp_tls_t *t = calloc(1, sizeof *t);
+
+    if (t == NULL) return NULL;
+    pthread_mutex_init(&t->lock, NULL);
+    t->is_client = is_client;
+    snprintf(t->cluster, sizeof t->cluster, "%s", cluster);
+    if (ctx == NULL) return t;
+    t->ssl = SSL_new(ctx);
+    t->rbio = BIO_new(BIO_s_mem());
+    t->wbio = BIO_new(BIO_s_mem());
+    if (t->ssl == NULL || t->rbio == NULL || t->wbio == NULL) {
+        BIO_free(t->rbio);
+        BIO_free(t->wbio);
+        t->rbio = t->wbio = NULL;
+        fail_tls(t, KVP_NOMEM, "out of memory");
+        return t;
+    }
+    BIO_set_mem_eof_return(t->rbio, -1); /* empty: more bytes may follow */
+    SSL_set_bio(t->ssl, t->rbio, t->wbio);
+    if (is_client)
+        SSL_set_connect_state(t->ssl);
+    else
+        SSL_set_accept_state(t->ssl);
+    return t;
+}
+
+kvp_tls_t *
+kvp_tls_client(const kvp_creds_t *files, kvp_authrole_t role, const char *name)
+{
+    char why[KVP_TLS_WHY_MAX];
+    kvp_identity_t who;
+    SSL_CTX *ctx = make_ctx(TLS_client_method(), files, &who, why);
+    kvp_tls_t *t;
+
+    if (ctx != NULL) (void)SSL_CTX_set_alpn_protos(ctx, alpn, ALPN_LEN);
+    t = tls_create(ctx, true, who.cluster);
+    SSL_CTX_free(ctx); /* the connection has a reference */
+    if (t == NULL) return NULL;
+    if (ctx == NULL) fail_tls(t, KVP_INVALID, "%s", why);
+    t->role = role;
+    if (name != NULL) snprintf(t->name, sizeof t->name, "%s", name);
+    return t;
+}
+
+void
+kvp_tls_destroy(kvp_tls_t *tls)
+{
+    if (tls == NULL) return;
+    SSL_free(tls->ssl);
+    ERR_clear_error();
+    pthread_mutex_destroy(&tls->lock);
+    free(tls);
+}
+
+/* Converts the result of a call of OpenSSL. */
+static kvp_err_t
+convert_result(kvp_tls_t *t, int rc)
+{
+    switch (SSL_get_error(t->ssl, rc)) {
+    case SSL_ERROR_NONE:
+        return KVP_OK;
+    case SSL_ERROR_WANT_READ:
+    case SSL_ERROR_WANT_WRITE:
+        return KVP_EAGAIN;
+    case SSL_ERROR_ZERO_RETURN:
+        return KVP_DISCONNECTED;
+    default:
+        return note_fault(t);
+    }
+}
+
+kvp_err_t
+kvp_tls_step(kvp_tls_t *tls)
+{
+    kvp_err_t err;
+
+    if (tls->err != KVP_OK) return tls->err;
+    if (tls->is_done) return KVP_OK;
+    ERR_clear_error();
+    err = convert_result(tls, SSL_do_handshake(tls->ssl));
+    if (err == KVP_DISCONNECTED) err = fail_tls(tls, KVP_PROTO, "the peer ended TLS in the handshake");
+    if (err != KVP_OK) return err;
+    if (tls->is_client)
+        err = check_server(tls);
+    else
+        kvp_ignore(check_peer(tls), "the first message gets the refusal, or has a token");
+    tls->is_done = err == KVP_OK;
+    return err;
+}
+
+bool
+kvp_tls_is_done(const kvp_tls_t *tls)
+{
+    return tls->is_done;
+}
+
+kvp_err_t
+kvp_tls_feed(kvp_tls_t *tls, const void *bytes, size_t len)
+{
+    kvp_err_t err;
+
+    pthread_mutex_lock(&tls->lock);
+    err = tls->err;
+    if (err == KVP_OK && len > 0 && BIO_write(tls->rbio, bytes, (int)len) != (int)len)
+        err = fail_tls(tls, KVP_NOMEM, "out of memory");
+    pthread_mutex_unlock(&tls->lock);
+    return err;
+}
+
+size_t
+kvp_tls_held(kvp_tls_t *tls)
+{
+    size_t n;
+
+    pthread_mutex_lock(&tls->lock);
+    n = tls->err != KVP_OK ? 1 : BIO_ctrl_pending(tls->rbio) + (size_t)SSL_pending(tls->ssl);
+    pthread_mutex_unlock(&tls->lock);
+    return n;
+}
+
+kvp_err_t
+kvp_tls_open(kvp_tls_t *tls, void *plain, size_t cap, size_t *n_out)
+{
+    size_t done = 0, n;
+    kvp_err_t err;
+
+    pthread_mutex_lock(&tls->lock);
+    err = tls->err;
+    ERR_clear_error();
+    while (err == KVP_OK && done < cap) {
+        const int rc = SSL_read_ex(tls->ssl, (char *)plain + done, cap - done, &n);
+
+        err = convert_result(tls, rc);
+        if (err == KVP_OK) done += n;
+    }
+    pthread_mutex_unlock(&tls->lock);
+    if (done == 0) return err;
+    *n_out = done;
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_tls_seal(kvp_tls_t *tls, const void *plain, size_t len)
+{
+    kvp_err_t err;
+    size_t n;
+
+    pthread_mutex_lock(&tls->lock);
+    err = tls->err;
+    ERR_clear_error();
+    /* A buffer in memory takes everything, so there are no partial writes. */
+    if (err == KVP_OK && len > 0) err = convert_result(tls, SSL_write_ex(tls->ssl, plain, len, &n));
+    if (err == KVP_EAGAIN) err = fail_tls(tls, KVP_NOMEM, "out of memory");
+    pthread_mutex_unlock(&tls->lock);
+    return err;
+}
+
+size_t
+kvp_tls_take(kvp_tls_t *tls, void *to, size_t cap)
+{
+    int n;
+
+    if (tls->ssl == NULL) return 0;
+    pthread_mutex_lock(&tls->lock);
+    n = BIO_read(tls->wbio, to, (int)cap);
+    pthread_mutex_unlock(&tls->lock);
+    return n > 0 ? (size_t)n : 0;
+}
+
+const char *
+kvp_tls_why(const kvp_tls_t *tls)
+{
+    return tls->why;
+}
+
+const kvp_identity_t *
+kvp_tls_peer(const kvp_tls_t *tls)
+{
+    return &tls->peer;
+}
+
+bool
+kvp_tls_is_hello(const uint8_t *bytes, size_t len)
+{
+    return len >= 3 && bytes[0] == 0x16 && bytes[1] == 3 && bytes[2] >= 1 && bytes[2] <= 4;
+}
+
+/* ---- servers */
+static int
+choose_protocol(SSL *ssl, const uint8_t **out, uint8_t *out_len, const uint8_t *in, unsigned in_len, void *arg)
+{
+    uint8_t *chosen;
+
+    (void)ssl;
+    (void)arg;
+    if (SSL_select_next_proto(&chosen, out_len, alpn, ALPN_LEN, in, in_len) != OPENSSL_NPN_NEGOTIATED)
+        return SSL_TLSEXT_ERR_ALERT_FATAL;
+    *out = chosen;
+    return SSL_TLSEXT_ERR_OK;
+}
+
+/* Returns a number that differs if one of the files has changed. */
+static uint64_t
+stamp_files(const kvp_creds_t *files)
+{
+    const char *const paths[] = {files->tls_ca, files->tls_cert, files->tls_key, files->tls_crl};
+    uint64_t stamp = 1;
+    struct stat st;
+
+    for (size_t i = 0; i < KVP_ARRAY_LEN(paths); i++) {
+        if (paths[i] == NULL || stat(paths[i], &st) != 0) memset(&st, 0, sizeof st);
+        stamp = stamp * 1000003 + (uint64_t)st.st_ino;
+        stamp = stamp * 1000003 + (uint64_t)st.st_size;
+        stamp = stamp * 1000003 + (uint64_t)st.st_mtim.tv_sec * KVP_NS_PER_S + (uint64_t)st.st_mtim.tv_nsec;
+    }
+    return stamp;
+}
+
+/* Reads the files if they have changed. After a fault the earlier ones stay. */
+static kvp_err_t
+load_files(kvp_tls_server_t *s, char *why_out)
+{
+    const uint64_t stamp = stamp_files(&s->files);
+    kvp_identity_t who;
+    SSL_CTX *ctx;
+
+    if (stamp == s->stamp) return KVP_OK;
+    s->stamp = stamp;
+    ctx = make_ctx(TLS_server_method(), &s->files, &who, why_out);
+    if (ctx == NULL) return KVP_INVALID;
+    if (s->files.tls_cert == NULL) {
+        (void)fail_file(why_out, "a %s needs a certificate beside the CA (--tls-cert)", kvp_authrole_name(s->role));
+    } else if (who.role != s->role) {
+        (void)fail_file(why_out, "a %s needs a certificate of the role %s (--tls-cert): %.120s is of the role %s",
+                        kvp_authrole_name(s->role), kvp_authrole_name(s->role), s->files.tls_cert,
+                        kvp_authrole_name(who.role));
+    } else if (s->ctx != NULL && (strcmp(who.cluster, s->who.cluster) != 0 || strcmp(who.name, s->who.name) != 0)) {
+        (void)fail_file(why_out, "the new certificate has another name: %.160s", s->files.tls_cert);
+    } else {
+        SSL_CTX_set_alpn_select_cb(ctx, choose_protocol, NULL);
+        SSL_CTX_free(s->ctx);
+        s->ctx = ctx;
+        s->who = who;
+        return KVP_OK;
+    }
+    SSL_CTX_free(ctx);
+    return KVP_INVALID;
+}
+
+kvp_err_t
+kvp_tls_server_create(const kvp_creds_t *files, kvp_authrole_t role, kvp_tls_server_t **server_out, char *why_out)
+{
+    kvp_tls_server_t *s = calloc(1, sizeof *s);
+    kvp_err_t err;
+
+    if (s == NULL) return KVP_NOMEM;
+    pthread_mutex_init(&s->lock, NULL);
+    s->files = *files;
+    s->role = role;
+    err = load_files(s, why_out);
+    if (err == KVP_OK)
+        *server_out = s;
+    else
+        kvp_tls_server_destroy(s);
+    return err;
+}
+
+const kvp_identity_t *
+kvp_tls_server_who(const kvp_tls_server_t *s)
+{
+    return &s->who;
+}
+
+void
+kvp_tls_server_destroy(kvp_tls_server_t *s)
+{
+    if (s == NULL) return;
+    SSL_CTX_free(s->ctx);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+kvp_tls_t *
+kvp_tls_server_accept(kvp_tls_server_t *s, uint64_t now_ns, char *why_out)
+{
+    kvp_tls_t *t;
+
+    pthread_mutex_lock(&s->lock);
+    why_out[0] = '\0';
+    if (now_ns - s->checked_ns >= REFRESH_NS) {
+        s->checked_ns = now_ns;
+        kvp_ignore(load_files(s, why_out), "the caller logs the reason");
+    }
+    t = tls_create(s->ctx, false, s->who.cluster);
+    pthread_mutex_unlock(&s->lock);
+    return t;
+}

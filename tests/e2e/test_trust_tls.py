@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TLS of control connections (docs/adr/0053-tls.md): what an honest client does over it, and each attack on certificates and on the
+handshake."""
+import os
+import pathlib
+import re
+import shutil
+import ssl
+import stat
+import threading
+import time
+
+import pytest
+
+import rawwire as w
+from conftest import SLOW, wait_until
+from secured import Certs, Raw, Secured, openssl
+from standby import Masters, needs_etcd
+from trusted import DENIED, FOLLOW, SWITCH, hello
+
+
+@pytest.fixture
+def pool(bench):
+    return Secured(bench)
+
+
+# ---- what works
+def test_put_get_exists_and_stat_over_tls(pool):
+    value = os.urandom(3 << 20)
+    assert pool.kvpool("put", "big", stdin=value).rc == 0
+    assert pool.kvpool("get", "big").out == value
+    assert pool.kvpool("exists", "big").rc == 0
+    assert pool.kvpool("exists", "other").rc == 1
+    assert pool.kvpool("ls", "b").out.split() == [b"big"]
+    assert pool.kvpool("stat", "--json").rc == 0
+    assert pool.kvpool("rm", "big").rc == 0
+    whoami = pool.kvpool("whoami", "--json").json
+    assert whoami["role"] == "writer" and whoami["tenant"] == "acme" and re.fullmatch("[0-9a-f]{32}", whoami["id"])
+
+
+def test_a_token_proves_an_identity_over_tls(pool):
+    token = (pool.home / "t-writer.token").read_bytes().strip()
+    with pool.raw() as raw:
+        answer = raw.call(hello(token))
+        assert answer.err == w.OK, answer.detail
+        assert answer.fields[16] == b"acme" and answer.fields[17] == b"writer t-writer"
+    env = {**pool.certs.env(pair=("", "")), **pool.env("t-writer")}
+    assert pool.kvpool("whoami", env=env).rc == 0
+
+
+def test_a_certificate_keeps_its_identity_on_the_masters_host(pool):
+    """The master's Unix socket would give the client the identity of its user."""
+    assert pool.kvpool("whoami", "--json").json["role"] == "writer"
+    assert pool.bench.run("kvpool", "whoami", "--json", "--master", pool.master.listen, env={"KVPOOL_TLS_CERT": "", "KVPOOL_TLS_KEY": ""}
+                          ).json["role"] == "admin"
+
+
+@needs_etcd
+def test_a_standby_takes_over_and_hands_over(bench):
+    bench.certs = Certs(bench, own=("admin", "default"))
+    cert, key = bench.certs.pair("master", "m")
+    pool = Masters(bench, args=("--tls-ca", bench.certs.ca, "--tls-cert", cert, "--tls-key", key))
+    pool.wait_insync(3)
+
+    def kvpool(*args, stdin=b""):
+        return bench.run("kvpool", args[0], "--master", pool.addr, "--deadline", "20s", *args[1:], stdin=stdin, env={"KVPOOL_TRANSPORTS": "tcp"})
+
+    assert kvpool("put", "a", stdin=b"1").rc == 0
+    pool.masters[pool.wait_leader()].kill9()
+    assert kvpool("get", "a").out == b"1"
+    assert kvpool("put", "b", stdin=b"2").rc == 0
+    pool.wait_insync(2)
+    assert kvpool("master", "switch").rc == 0
+    assert kvpool("get", "b").out == b"2"
+    assert kvpool("put", "c", stdin=b"3").rc == 0
+
+
+def test_renewed_certificates_are_used_without_a_failed_call(pool):
+    def serial():
+        with pool.raw("writer") as raw:
+            return raw.sock.getpeercert(True)
+
+    def work():
+        while not is_over.is_set():
+            results.append(pool.kvpool("put", f"k{len(results)}", stdin=b"x"))
+
+    before, results, is_over, renewed = serial(), [], threading.Event(), pool.home / "renewed"
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        renewed.mkdir()
+        for name in ("ca.pem", "ca.key"):
+            shutil.copy(pool.certs.dir / name, renewed)
+        for name in ("master-m", "node-n1"):
+            assert pool.bench.run("kvpool", "cert", *name.split("-"), "--dir", str(renewed)).rc == 0
+            for end in (".key", ".pem"):
+                os.replace(renewed / f"{name}{end}", pool.certs.dir / f"{name}{end}")
+        wait_until(lambda: serial() != before)
+    finally:
+        is_over.set()
+        worker.join()
+    assert all(got.rc == 0 for got in results), [got for got in results if got.rc != 0][:3]
+    pool.still_serves()
+
+
+# ---- certificates
+def handshake(pool, pair, say=hello()):
+    """What becomes of a client with that certificate: the code of the refusal in a message, or the alert."""
+    with pool.raw(pair=pair) as raw:
+        answer = raw.call(say) if not raw.why else None
+        assert answer is not None or raw.why or raw.is_closed()
+        return answer.err if answer is not None else raw.why
+
+
+def test_a_client_without_certificate_and_token_is_refused(pool):
+    pool.attack("what=HELLO result=DENIED.*no certificate and no token", lambda: handshake(pool, None))
+
+
+@pytest.mark.parametrize("kind, audit, alert, why", [
+    ("other", "DENIED.*issuer certificate", "unknown ca", "another CA"),
+    ("self", "DENIED.*self.signed", "unknown ca", "another CA"),
+    ("ended", "EXPIRED", "expired", "EXPIRED"),
+])
+def test_a_certificate_that_is_not_valid_is_refused(pool, kind, audit, alert, why):
+    other = Certs(pool.bench, "other")
+    pair = (other.pair("writer", "acme") if kind == "other" else
+            pool.certs.odd("odd", is_signed=kind != "self", days="-1" if kind == "ended" else "30"))
+
+    def try_it():
+        assert alert in handshake(pool, pair).lower()
+        got = pool.kvpool("whoami", env=pool.certs.env(pair=pair))
+        assert got.rc == 1 and why in got.err, got
+
+    pool.attack(f"what=TLS result={audit}", try_it)
+
+
+@pytest.mark.parametrize("names, cause", [
+    ("URI:kvpool://other/writer/acme", "of the cluster other, not kvpool"),
+    ("URI:kvpool://kvpool/writer/acme,URI:kvpool://kvpool/admin/acme", "not one name"),
+    ("DNS:kvpool", "not one name"),
+    ("", "not one name"),
+    (f"URI:kvpool://kvpool/writer/{'x' * 300}", "longer than 128 bytes"),
+    ("URI:kvpool://kvpool/king/acme", "unknown role"),
+    ("URI:https://kvpool/writer/acme", "does not begin with kvpool"),
+], ids=["cluster", "two", "dns", "none", "long", "role", "scheme"])
+def test_a_certificate_with_another_name_is_refused(pool, names, cause):
+    pair = pool.certs.odd("odd", names)
+
+    def try_it():
+        assert handshake(pool, pair) == DENIED
+
+    pool.attack(f"what=HELLO result=DENIED.*{cause}", try_it)
+
+
+@pytest.mark.parametrize("role, name", [("writer", "acme"), ("node", "thief")])
+def test_a_role_may_not_follow_or_be_another_node(pool, role, name):
+    def try_all():
+        pair = pool.certs.pair(role, name)
+        assert handshake(pool, pair, hello(role=w.NODE, name="n1")) == DENIED
+        assert handshake(pool, pair, w.frame(FOLLOW, w.pack((1, 1), (2, 1), (3, "x")))) == DENIED
+        assert handshake(pool, pair, w.frame(SWITCH, w.pack((1, 1)))) == DENIED
+
+    pool.attack("what=FOLLOW result=DENIED", try_all)
+
+
+def test_daemons_need_a_certificate_of_their_role(pool):
+    cert, key = pool.certs.pair("writer", "acme")
+    flags = ["--tls-ca", pool.certs.ca, "--tls-cert", cert, "--tls-key", key]
+    for program, role, more in (("kvpool-master", "master", ["--data-dir", "none"]), ("kvpool-node", "node", ["--memory", "64MiB"])):
+        got = pool.bench.run(program, "--listen", "127.0.0.1:0", "--http", "none", *more, *flags)
+        assert got.rc != 0 and f"needs a certificate of the role {role}" in got.err, got
+    got = pool.bench.run("kvpool", "whoami", "--master", pool.node.listen)
+    assert got.rc == 1 and "the certificate of the master is of the role node" in got.err, got
+
+
+def test_a_revoked_certificate_is_refused(bench):
+    certs = Certs(bench)
+    gone, crl = certs.pair("reader", "acme"), certs.dir / "ca.crl"
+    (certs.dir / "index.txt").touch()
+    (certs.dir / "crlnumber").write_text("01\n")
+    (certs.dir / "ca.cnf").write_text(f"[ca]\ndefault_ca=x\n[x]\ndatabase={certs.dir}/index.txt\ncrlnumber={certs.dir}/crlnumber\n"
+                                      "default_md=sha256\ndefault_crl_days=30\n")
+
+    def openssl_ca(*args):
+        openssl("ca", "-config", f"{certs.dir}/ca.cnf", "-cert", certs.ca, "-keyfile", f"{certs.dir}/ca.key", *args)
+
+    openssl_ca("-gencrl", "-out", str(crl))
+    pool = Secured(bench, "--tls-crl", str(crl), certs=certs)
+    assert handshake(pool, gone) == w.OK
+    openssl_ca("-revoke", gone[0])
+    openssl_ca("-gencrl", "-out", f"{crl}.new")
+    os.replace(f"{crl}.new", crl)
+    time.sleep(1.1)  # the files are looked at once a second
+    pool.attack("what=TLS result=DENIED.*revoked", lambda: handshake(pool, gone))
+
+
+# ---- the handshake
+def test_plain_frames_at_a_tls_port_get_the_reason(pool):
+    def try_it():
+        for at in (pool.master.listen, pool.node.listen):
+            with w.Raw(at) as raw:
+                answer = raw.call(hello())
+                assert answer.err == DENIED and "accepts only TLS" in answer.detail, answer.detail
+                assert raw.is_closed()
+
+    pool.attack("what=HELLO result=DENIED.*accepts only TLS", try_it)
+    pool.node.wait_log("accepts only TLS")
+
+
+def test_tls_at_a_plain_port_names_the_reason_at_both_ends(bench):
+    master = bench.master()
+    node = bench.node(master, "n1", "64MiB")
+    certs = Certs(bench)
+    got = bench.run("kvpool", "whoami", "--master", master.listen, "--deadline", "1s", env=certs.env("writer"))
+    assert got.rc == 3 and "it has no TLS" in got.err, got
+    master.wait_log("the peer begins TLS, and this master has no --tls-cert")
+    with Raw(node.listen, certs.ca) as raw:
+        assert raw.why
+    node.wait_log("the peer begins TLS, and this node has no --tls-cert")
+
+
+@pytest.mark.parametrize("how, cause", [({"most": ssl.TLSVersion.TLSv1_2}, "unsupported protocol"), ({"alpn": "h2"}, "")], ids=["1.2", "alpn"])
+def test_another_version_or_protocol_is_refused(pool, how, cause):
+    def try_it():
+        with pool.raw("writer", **how) as raw:
+            assert raw.why
+
+    pool.attack(f"what=TLS result=PROTO.*{cause}", try_it)
+
+
+def test_a_first_message_of_64_kib_is_refused(pool):
+    record = b"\x16\x03\x01\x40\x00" + b"\x01\x00\xff\xfc" + b"\x03\x03" + b"A" * (16384 - 6)
+
+    def try_it():
+        with w.Raw(pool.master.listen) as raw:
+            raw.send(record + (b"\x16\x03\x01\x40\x00" + b"A" * 16384) * 3)
+            assert raw.is_closed()
+
+    pool.attack("what=TLS result=PROTO", try_it)
+
+
+def test_one_byte_a_second_ends_after_five_seconds(pool):
+    with w.Raw(pool.master.listen) as raw:
+        began = time.monotonic()
+        for byte in b"\x16\x03\x01\x02\x00\x01\x00\x01":
+            if not raw.send(bytes([byte])) or raw.is_closed(1 / SLOW):
+                break
+        assert raw.is_closed()
+        assert time.monotonic() - began < 8 * SLOW
+    pool.audit("what=TLS result=DEADLINE.*longer than 5 s")
+    pool.still_serves()
+
+
+def test_strangers_that_say_nothing_leave_room_for_others(pool):
+    """All come from one address, as the honest client: at most 32 of an address are in a handshake, the others are refused at once."""
+    raws = [w.Raw(pool.master.listen) for _ in range(1000)]
+    try:
+        wait_until(lambda: sum(r.is_closed(0.001) for r in raws) >= 1000 - 32, what="most to be closed")
+        wait_until(lambda: all(r.is_closed(0.001) for r in raws), 15, "the rest to be closed")
+    finally:
+        for r in raws:
+            r.sock.close()
+    pool.audit("what=TLS result=DEADLINE")
+    pool.still_serves()
+
+
+# ---- nodes
+def test_a_node_refuses_certificates_of_others(pool):
+    other = Certs(pool.bench, "other")
+    with Raw(pool.node.listen, pool.certs.ca, other.pair("writer", "acme")) as raw:
+        assert raw.call(hello()) is None and "unknown ca" in raw.why.lower()
+    pool.node.wait_log("refused a client: the certificate of the client is refused")
+    with Raw(pool.node.listen, pool.certs.ca, pool.certs.pair("monitor", "acme")) as raw:
+        answer = raw.call(hello())
+        assert answer.err == DENIED and "needs the role reader" in answer.detail
+    with Raw(pool.node.listen, pool.certs.ca) as raw:  # without the pool's id a client without a certificate gets nothing
+        assert raw.call(hello()).err != w.OK
+    pool.still_serves()
+
+
+def test_a_node_takes_its_name_from_its_certificate(pool):
+    cert, key = pool.certs.pair("node", "n7")
+    pool.bench.start("n7", "kvpool-node", "--master", pool.master.listen, "--memory", "64MiB", "--listen", "127.0.0.1:0",
+                     "--tls-ca", pool.certs.ca, "--tls-cert", cert, "--tls-key", key)
+    listed = pool.kvpool("node", "ls", "--json", env=pool.certs.env("admin")).text
+    assert '"n7"' in listed, listed
+
+
+# ---- kvpool cert
+def test_cert_makes_private_keys_and_replaces_nothing(bench):
+    certs = Certs(bench)
+    cert, key = certs.pair("writer", "acme")
+    assert stat.S_IMODE(os.stat(key).st_mode) == 0o600 and stat.S_IMODE(os.stat(certs.dir).st_mode) == 0o700
+    before = pathlib.Path(key).read_bytes()
+    again = certs.make("user", "acme", "writer")
+    assert again.rc == 1 and "File exists" in again.err and pathlib.Path(key).read_bytes() == before
+    assert certs.make("init", str(certs.dir)).rc == 1
+    made = certs.make("node", "n2", "--json")
+    assert made.json == {"cert": f"{certs.dir}/node-n2.pem", "key": f"{certs.dir}/node-n2.key"}
+
+
+@pytest.mark.parametrize("words, why", [
+    (["user", "a/b", "writer"], "a character other than"), (["user", "acme", "king"], "say what"), (["user", "acme", "node"], "say what"),
+    (["node", "x" * 129], "longer than 128"), (["node"], "say what"), (["node", "n", "--ttl", "0s"], "--ttl"),
+])
+def test_cert_refuses_what_no_certificate_may_have(bench, words, why):
+    made = Certs(bench).make(*words)
+    assert made.rc == 2 and why in made.err, made
+
+
+def test_a_key_that_others_may_read_is_refused(pool):
+    cert, key = pool.certs.pair("reader", "acme")
+    os.chmod(key, 0o644)
+    got = pool.kvpool("whoami", env=pool.certs.env("reader"))
+    assert got.rc != 0 and "chmod 600" in got.err, got

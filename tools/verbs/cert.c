@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The verb cert: makes the CA of a pool, and certificates of this CA for its daemons and users. */
+#include "tools/base/cli.h"
+
+#include "common/trust/certs.h"
+#include "tools/base/opts.h"
+#include "tools/base/report.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define NS_PER_S 1000000000ull
+#define DAY_S 86400ull
+#define CA_TTL_S (3650 * DAY_S)
+#define TTL_S (365 * DAY_S)
+#define TTL_MAX_NS (7300 * DAY_S * NS_PER_S)
+
+/* Reads what is to be made from the words. Returns false if they are not of this verb. */
+static bool
+read_words(int n, char **words, kvp_authrole_t *role_out, const char **name_out)
+{
+    *role_out = KVP_MAY_NOTHING;
+    *name_out = n > 1 ? words[1] : NULL;
+    if (n == 2 && strcmp(words[0], "init") == 0) return true;
+    if (n == 3 && strcmp(words[0], "user") == 0)
+        return kvp_authrole_parse(words[2], role_out) == KVP_OK && kvp_authrole_is_client(*role_out);
+    return n == 2 && kvp_authrole_parse(words[0], role_out) == KVP_OK && !kvp_authrole_is_client(*role_out);
+}
+
+int
+kvp_cli_cert(const kvp_cli_verb_t *verb, int argc, char **argv)
+{
+    const char *dir = ".", *cluster = "kvpool", *name;
+    uint64_t ttl_ns = 0;
+    const kvp_cli_opt_t opts[] = {
+        {"dir", KVP_CLI_TEXT, &dir, "DIR", "the folder with the CA, for all but init (default: this folder)", 0, 0},
+        {"cluster", KVP_CLI_TEXT, &cluster, "NAME", "init: the pool's name in all certificates (default: kvpool)", 0,
+         0},
+        {"ttl", KVP_CLI_DURATION, &ttl_ns, "TIME", "how long it is valid, such as 30d (default: 365d, a CA 3650d)",
+         NS_PER_S, TTL_MAX_NS},
+    };
+    char why[KVP_CERTS_WHY_MAX] = "", path[KVP_CERTS_PATH_MAX], file[KVP_CERTS_PATH_MAX + 8];
+    kvp_cli_common_t common;
+    kvp_authrole_t role;
+    kvp_err_t err;
+    int first, code = kvp_cli_parse(verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &common, &first);
+
+    if (code != KVP_EXIT_GO_ON) return code;
+    if (!read_words(argc - first, argv + first, &role, &name))
+        return kvp_cli_complain(verb, KVP_EXIT_USAGE,
+                                "say what: init DIR, master NAME, node NAME, conductor NAME, or user TENANT ROLE with "
+                                "the role monitor, reader, writer or admin");
+    const bool is_ca = role == KVP_MAY_NOTHING;
+    if (ttl_ns == 0) ttl_ns = (is_ca ? CA_TTL_S : TTL_S) * NS_PER_S;
+    err = kvp_certs_make(is_ca ? name : dir, role, is_ca ? cluster : name, ttl_ns / NS_PER_S, path, why);
+    if (err != KVP_OK) return kvp_cli_complain(verb, err == KVP_INVALID ? KVP_EXIT_USAGE : KVP_EXIT_REFUSED, "%s", why);
+    kvp_table_t *report = kvp_report_create();
+    snprintf(file, sizeof file, "%s.pem", path);
+    kvp_report_text(report, "cert", "certificate", file);
+    snprintf(file, sizeof file, "%s.key", path);
+    kvp_report_text(report, "key", "key", file);
+    kvp_report_print(report, common.is_json);
+    return kvp_cli_flush(verb, KVP_EXIT_DONE);
+}
