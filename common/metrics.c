@@ -105,10 +105,7 @@ append_text(kvp_buf_t *to, const char *text)
     kvp_buf_append(to, text, strlen(text));
 }
 
-static void append_fmt(kvp_buf_t *to, const char *fmt, ...) KVP_PRINTF(2, 3);
-
-static void
-append_fmt(kvp_buf_t *to, const char *fmt, ...)
+static KVP_PRINTF(2, 3) void append_fmt(kvp_buf_t *to, const char *fmt, ...)
 {
     char text[128];
     va_list ap;

@@ -7,10 +7,7 @@
 
 #define SPELL_MS 60000u /* evictions and refusals are over if there was none for this time */
 
-static void add_change(kvp_changes_t *c, kvp_log_level_t level, const char *fmt, ...) KVP_PRINTF(3, 4);
-
-static void
-add_change(kvp_changes_t *c, kvp_log_level_t level, const char *fmt, ...)
+static KVP_PRINTF(3, 4) void add_change(kvp_changes_t *c, kvp_log_level_t level, const char *fmt, ...)
 {
     kvp_change_t *change = &c->ring[c->next];
     uint32_t missed;

@@ -92,10 +92,7 @@ env_name(const kvp_opt_t *opt, char name_out[ENV_NAME_MAX])
     }
 }
 
-static kvp_err_t print_complaint(const kvp_conf_t *conf, const char *where, const char *fmt, ...) KVP_PRINTF(3, 4);
-
-static kvp_err_t
-print_complaint(const kvp_conf_t *conf, const char *where, const char *fmt, ...)
+static KVP_PRINTF(3, 4) kvp_err_t print_complaint(const kvp_conf_t *conf, const char *where, const char *fmt, ...)
 {
     va_list ap;
     fprintf(conf->err, "%s: %s: ", conf->spec->program, where);

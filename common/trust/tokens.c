@@ -24,10 +24,7 @@ struct kvp_tokenfile {
     size_t n, cap;
 };
 
-static void write_why(char *why_out, const char *fmt, ...) KVP_PRINTF(2, 3);
-
-static void
-write_why(char *why_out, const char *fmt, ...)
+static KVP_PRINTF(2, 3) void write_why(char *why_out, const char *fmt, ...)
 {
     va_list args;
 

@@ -22,14 +22,14 @@ typedef struct {
 } settings_t;
 
 static const kvp_opt_t opts[] = {
-    {.name = "name", .type = KVP_OPT_STRING, .offset = offsetof(settings_t, name), .help = ""},
-    {.name = "fast", .type = KVP_OPT_BOOL, .offset = offsetof(settings_t, is_fast), .help = ""},
-    {.name = "count", .type = KVP_OPT_U64, .offset = offsetof(settings_t, count), .max = 10, .help = ""},
-    {.name = "memory", .type = KVP_OPT_BYTES, .offset = offsetof(settings_t, memory_bytes), .help = ""},
-    {.name = "lease-ttl", .type = KVP_OPT_DURATION_NS, .offset = offsetof(settings_t, lease_ttl_ns), .help = ""},
-    {.name = "listen", .type = KVP_OPT_HOSTPORT, .offset = offsetof(settings_t, listen), .help = ""},
-    {.name = "policy", .type = KVP_OPT_ENUM, .offset = offsetof(settings_t, policy), .choices = "a|b", .help = ""},
-    {.name = "ssd", .type = KVP_OPT_STRINGS, .offset = offsetof(settings_t, ssd), .help = ""},
+    {KVP_OPT(STRING, "name", settings_t, name), .help = ""},
+    {KVP_OPT(BOOL, "fast", settings_t, is_fast), .help = ""},
+    {KVP_OPT(U64, "count", settings_t, count), .max = 10, .help = ""},
+    {KVP_OPT(BYTES, "memory", settings_t, memory_bytes), .help = ""},
+    {KVP_OPT(DURATION_NS, "lease-ttl", settings_t, lease_ttl_ns), .help = ""},
+    {KVP_OPT(HOSTPORT, "listen", settings_t, listen), .help = ""},
+    {KVP_OPT(ENUM, "policy", settings_t, policy), .choices = "a|b", .help = ""},
+    {KVP_OPT(STRINGS, "ssd", settings_t, ssd), .help = ""},
 };
 static const kvp_conf_spec_t spec = {.program = "fuzz", .summary = "", .opts = opts, .opt_count = KVP_ARRAY_LEN(opts)};
 

@@ -16,10 +16,7 @@
 
 #define DISK_LOW (256ull << 20) /* space that a file system of logs should have left */
 
-static void note_wrong(kvp_doctor_facts_t *facts, const char *code, const char *fmt, ...) KVP_PRINTF(3, 4);
-
-static void
-note_wrong(kvp_doctor_facts_t *facts, const char *code, const char *fmt, ...)
+static KVP_PRINTF(3, 4) void note_wrong(kvp_doctor_facts_t *facts, const char *code, const char *fmt, ...)
 {
     va_list ap;
 

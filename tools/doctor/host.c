@@ -19,10 +19,7 @@ typedef struct {
     char text[PATH_BYTES];
 } path_t;
 
-static path_t path_of(const char *fmt, ...) KVP_PRINTF(1, 2);
-
-static path_t
-path_of(const char *fmt, ...)
+static KVP_PRINTF(1, 2) path_t path_of(const char *fmt, ...)
 {
     path_t path;
     va_list ap;

@@ -56,10 +56,7 @@ say_finding(kvp_doctor_finding_t *it, const char *fix, const char *fmt, ...)
     return it;
 }
 
-static void set_fix(kvp_doctor_finding_t *it, const char *fmt, ...) KVP_PRINTF(2, 3);
-
-static void
-set_fix(kvp_doctor_finding_t *it, const char *fmt, ...)
+static KVP_PRINTF(2, 3) void set_fix(kvp_doctor_finding_t *it, const char *fmt, ...)
 {
     va_list ap;
 

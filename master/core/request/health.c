@@ -16,10 +16,7 @@
 /* a node that was given up and has not connected again is reported for this time */
 #define LOST_NODE_NS KVP_MS(3600u * 1000u)
 
-static void add_wrong(kvp_master_wrong_t *list, const char *code, const char *fmt, ...) KVP_PRINTF(3, 4);
-
-static void
-add_wrong(kvp_master_wrong_t *list, const char *code, const char *fmt, ...)
+static KVP_PRINTF(3, 4) void add_wrong(kvp_master_wrong_t *list, const char *code, const char *fmt, ...)
 {
     if (list->n == KVP_MASTER_WRONG_MAX) return;
     va_list args;

@@ -22,44 +22,16 @@ typedef struct {
 } settings_t;
 
 static const kvp_opt_t opts[] = {
-    {.name = "name", .type = KVP_OPT_STRING, .offset = offsetof(settings_t, name), .help = "Its name."},
-    {.name = "fast", .type = KVP_OPT_BOOL, .offset = offsetof(settings_t, is_fast), .help = "Whether it is."},
-    {.name = "count",
-     .type = KVP_OPT_U64,
-     .offset = offsetof(settings_t, count),
-     .fallback = "3",
-     .min = 1,
-     .max = 10,
-     .help = "How many."},
-    {.name = "memory",
-     .type = KVP_OPT_BYTES,
-     .offset = offsetof(settings_t, memory_bytes),
-     .fallback = "4GiB",
-     .min = 1024,
-     .help = "How much."},
-    {.name = "lease-ttl",
-     .type = KVP_OPT_DURATION_NS,
-     .offset = offsetof(settings_t, lease_ttl_ns),
-     .fallback = "10s",
-     .min = 20000000,
-     .max = 3600000000000,
-     .help = "How long."},
-    {.name = "listen",
-     .type = KVP_OPT_HOSTPORT,
-     .offset = offsetof(settings_t, listen),
-     .fallback = "127.0.0.1:50051",
-     .help = "Where."},
-    {.name = "policy",
-     .type = KVP_OPT_ENUM,
-     .offset = offsetof(settings_t, policy),
-     .fallback = "lru",
-     .choices = "none|lru|tinylfu",
+    {KVP_OPT(STRING, "name", settings_t, name), .help = "Its name."},
+    {KVP_OPT(BOOL, "fast", settings_t, is_fast), .help = "Whether it is."},
+    {KVP_OPT(U64, "count", settings_t, count), .fallback = "3", .min = 1, .max = 10, .help = "How many."},
+    {KVP_OPT(BYTES, "memory", settings_t, memory_bytes), .fallback = "4GiB", .min = 1024, .help = "How much."},
+    {KVP_OPT(DURATION_NS, "lease-ttl", settings_t, lease_ttl_ns), .fallback = "10s", .min = 20000000,
+     .max = 3600000000000, .help = "How long."},
+    {KVP_OPT(HOSTPORT, "listen", settings_t, listen), .fallback = "127.0.0.1:50051", .help = "Where."},
+    {KVP_OPT(ENUM, "policy", settings_t, policy), .fallback = "lru", .choices = "none|lru|tinylfu",
      .help = "What goes first."},
-    {.name = "ssd",
-     .type = KVP_OPT_STRINGS,
-     .offset = offsetof(settings_t, ssd),
-     .metavar = "DIR:SIZE",
-     .help = "A disk."},
+    {KVP_OPT(STRINGS, "ssd", settings_t, ssd), .metavar = "DIR:SIZE", .help = "A disk."},
 };
 static const kvp_conf_spec_t spec = {
     .program = "kvpool-test",
@@ -317,11 +289,7 @@ TEST_WITH(test_bad_flags_and_variables_exit_with_2, setup, teardown)
 TEST_WITH(test_required_option_when_missing, setup, teardown)
 {
     fixture_t *fix = *state;
-    static const kvp_opt_t required[] = {{.name = "name",
-                                          .type = KVP_OPT_STRING,
-                                          .offset = offsetof(settings_t, name),
-                                          .is_required = true,
-                                          .help = "-"}};
+    static const kvp_opt_t required[] = {{KVP_OPT(STRING, "name", settings_t, name), .is_required = true, .help = "-"}};
     static const kvp_conf_spec_t with_required = {
         .program = "p", .summary = "s", .operands = "KEY [FILE]", .opts = required, .opt_count = 1};
     fix->conf.spec = &with_required;
