@@ -24,7 +24,6 @@ def pool(bench):
     return Secured(bench)
 
 
-# ---- what works
 def test_put_get_exists_and_stat_over_tls(pool):
     value = os.urandom(3 << 20)
     assert pool.kvpool("put", "big", stdin=value).rc == 0
@@ -264,7 +263,6 @@ def test_strangers_that_say_nothing_leave_room_for_others(pool):
     pool.still_serves()
 
 
-# ---- nodes
 def test_a_node_refuses_certificates_of_others(pool):
     other = Certs(pool.bench, "other")
     with Raw(pool.node.listen, pool.certs.ca, other.pair("writer", "acme")) as raw:
@@ -278,15 +276,6 @@ def test_a_node_refuses_certificates_of_others(pool):
     pool.still_serves()
 
 
-def test_a_node_takes_its_name_from_its_certificate(pool):
-    cert, key = pool.certs.pair("node", "n7")
-    pool.bench.start("n7", "kvpool-node", "--master", pool.master.listen, "--memory", "64MiB", "--listen", "127.0.0.1:0",
-                     "--tls-ca", pool.certs.ca, "--tls-cert", cert, "--tls-key", key)
-    listed = pool.kvpool("node", "ls", "--json", env=pool.certs.env("admin")).text
-    assert '"n7"' in listed, listed
-
-
-# ---- kvpool cert
 def test_cert_makes_private_keys_and_replaces_nothing(bench):
     certs = Certs(bench)
     cert, key = certs.pair("writer", "acme")
