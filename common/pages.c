@@ -63,6 +63,12 @@ kvp_pages_alloc(size_t bytes)
     return p == MAP_FAILED ? NULL : p;
 }
 
+void
+kvp_pages_huge(void *pages, size_t bytes)
+{
+    (void)madvise(pages, bytes, MADV_HUGEPAGE); /* an older kernel, or one without huge pages, keeps small ones */
+}
+
 static void
 unmap_piece(piece_t piece)
 {

@@ -18,6 +18,10 @@ void *kvp_pages_alloc(size_t bytes);
 void *kvp_pages_take(size_t bytes);
 void kvp_pages_free(void *pages, size_t bytes);
 
+/* kvp_pages_huge asks the kernel to make huge pages of touched pages, in the background and within about a minute. Use
+ * it for a large table that is accessed at random: with small pages nearly each access walks the page table. */
+void kvp_pages_huge(void *pages, size_t bytes);
+
 /* kvp_table_alloc returns zeroed memory for n entries, or NULL. A long table gets pages of its own, because malloc
  * would write zeroes over memory that it has kept, and would purge such memory in one go. kvp_table_free frees a
  * table, with the same size; legal on NULL. */

@@ -37,11 +37,13 @@ kvp_departed_tick(kvp_departed_t *table)
 {
     const uint64_t end = kvp_min_u64(table->touched + TOUCHED_A_TICK, table->buckets);
 
+    if (table->touched == table->buckets) return;
     for (; table->touched < end; table->touched += PAGE_BYTES / BUCKET_BYTES) {
         volatile uint64_t *word = &table->entries[table->touched * WAYS].id;
 
         *word = *word;
     }
+    if (table->touched == table->buckets) kvp_pages_huge(table->entries, table->buckets * BUCKET_BYTES);
 }
 
 static kvp_departure_t *
