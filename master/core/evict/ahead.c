@@ -46,7 +46,9 @@ kvp_evict_can_be_written(const kvp_evict_t *ev, const kvp_obj_t *o)
 {
     const kvp_segment_t *g = kvp_obj_chunk(ev->cat, o)->segment;
 
-    return kvp_segment_loads(g) && g->tier != NULL && g->tier->state == KVP_SEG_UP && is_plain(ev, o);
+    /* an object that is to leave the node is not written to the node's SSD any more */
+    return g->drain == NULL && kvp_segment_loads(g) && g->tier != NULL && g->tier->state == KVP_SEG_UP &&
+           is_plain(ev, o);
 }
 
 kvp_cause_t

@@ -33,6 +33,7 @@ kvp_drain_begin(kvp_evict_t *ev, kvp_segment_t *g, uint32_t flags, uint64_t byte
 {
     kvp_segment_drain(ev->space, g, flags | KVP_JREC_DRAINING, bytes_per_s);
     g->drain->deadline_ns = deadline_ns;
+    (void)kvp_evict_leave_segment(ev, g);
     kvp_record_drain(ev->cat, g);
     g->drain->after = ev->space->drain_end = ev->cat->log->end;
 }
@@ -157,6 +158,7 @@ look_at(kvp_evict_t *ev, kvp_segment_t *g, kvp_chunk_t *c, uint32_t slot)
     n = kvp_obj_places(ev->cat, o, places);
     at = kvp_place_at(places, c, slot);
     if (kvp_obj_version(o) <= kvp_obj_tenant(ev->cat, o)->min_version || kvp_copy_of(ev->space, o) != NULL) return true;
+    if (o->is_moving != 0) return true; /* its SSD is to say first whether it has the object */
     if (o->has_ext && kvp_obj_ext(ev->cat->index, o)->leaving == places[at].generation) {
         if (o->tickets > 0) note_stay(d, KVP_STAYS_HELD);
         return true;
