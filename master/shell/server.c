@@ -8,6 +8,7 @@
 #include "master/shell/server_priv.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #define MAX_CONNS 65536u
 #define SAVE_AGAIN_NS (5000 * KVP_NS_PER_MS)
