@@ -220,14 +220,13 @@ static bool
 find_peer(int fd, struct sockaddr_storage *from, char text[KVP_HANDSHAKES_PEER_MAX])
 {
     socklen_t len = sizeof *from;
-    char host[64], port[8];
+    char host[64] = "unknown", port[8] = "";
 
     memset(from, 0, sizeof *from);
     if (getpeername(fd, (struct sockaddr *)from, &len) != 0) return false;
-    text[0] = '\0';
-    if (getnameinfo((struct sockaddr *)from, len, host, sizeof host, port, sizeof port,
-                    NI_NUMERICHOST | NI_NUMERICSERV) == 0)
-        snprintf(text, KVP_HANDSHAKES_PEER_MAX, from->ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
+    (void)getnameinfo((struct sockaddr *)from, len, host, sizeof host, port, sizeof port,
+                      NI_NUMERICHOST | NI_NUMERICSERV);
+    snprintf(text, KVP_HANDSHAKES_PEER_MAX, from->ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
     ((struct sockaddr_in *)from)->sin_port = 0; /* at the same place as sin6_port */
     return true;
 }

@@ -23,13 +23,13 @@
 #define REFRESH_NS KVP_NS_PER_S
 /* The name of the protocol in ALPN, so that a later release can have other protocols at the same port. */
 static const uint8_t alpn[] = "\x08kvpool/1";
-#define ALPN_LEN (sizeof alpn - 1)
 
 struct kvp_tls {
     SSL *ssl; /* NULL = it could not be made; err is the reason */
     pthread_mutex_t lock; /* guards ssl and wbio, after the handshake */
     BIO *rbio, *wbio; /* of ssl: encrypted bytes that were received, and that are to be sent */
     bool is_client, is_done;
+    const char *peer_text; /* the peer's role, for people; static text */
     kvp_authrole_t role; /* of the peer, that a client wants */
     char name[KVP_IDENTITY_NAME_MAX + 1]; /* of the peer, that a client wants; "" = any */
     char cluster[KVP_IDENTITY_CLUSTER_MAX + 1]; /* of the own certificate; "" = none */
@@ -71,12 +71,6 @@ static KVP_PRINTF(3, 4) kvp_err_t fail_tls(kvp_tls_t *t, kvp_err_t err, const ch
     return err;
 }
 
-static const char *
-peer_of(const kvp_tls_t *t)
-{
-    return t->is_client ? kvp_authrole_name(t->role) : "client";
-}
-
 /* Converts the fault that OpenSSL reports into an error and its reason. */
 static kvp_err_t
 note_fault(kvp_tls_t *t)
@@ -88,16 +82,17 @@ note_fault(kvp_tls_t *t)
 
     if (ERR_GET_LIB(code) == ERR_LIB_SSL && reason == SSL_R_CERTIFICATE_VERIFY_FAILED)
         return fail_tls(t, verdict == X509_V_ERR_CERT_HAS_EXPIRED ? KVP_EXPIRED : KVP_DENIED,
-                        "the certificate of the %s is refused: %s", peer_of(t), X509_verify_cert_error_string(verdict));
+                        "the certificate of the %s is refused: %s", t->peer_text,
+                        X509_verify_cert_error_string(verdict));
     if (ERR_GET_LIB(code) != ERR_LIB_SSL) return fail_tls(t, KVP_PROTO, "TLS failed: %s", text);
     if (alert == SSL_AD_CERTIFICATE_EXPIRED)
-        return fail_tls(t, KVP_EXPIRED, "the %s refuses this side's certificate: it has expired", peer_of(t));
+        return fail_tls(t, KVP_EXPIRED, "the %s refuses this side's certificate: it has expired", t->peer_text);
     if ((alert >= SSL_AD_BAD_CERTIFICATE && alert <= SSL_AD_CERTIFICATE_UNKNOWN) || alert == SSL_AD_UNKNOWN_CA ||
         alert == SSL_AD_ACCESS_DENIED)
-        return fail_tls(t, KVP_DENIED, "the %s refuses this side's certificate: %s", peer_of(t),
+        return fail_tls(t, KVP_DENIED, "the %s refuses this side's certificate: %s", t->peer_text,
                         alert == SSL_AD_UNKNOWN_CA ? "it is of another CA" : text);
     if (reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_HTTP_REQUEST || reason == SSL_R_PACKET_LENGTH_TOO_LONG)
-        return fail_tls(t, KVP_PROTO, "the %s does not speak TLS: %s", peer_of(t), text);
+        return fail_tls(t, KVP_PROTO, "the %s does not speak TLS: %s", t->peer_text, text);
     return fail_tls(t, KVP_PROTO, "TLS failed: %s", text);
 }
 
@@ -150,12 +145,12 @@ check_server(kvp_tls_t *t)
 {
     const kvp_identity_t *who = &t->peer;
 
-    if (check_peer(t) != KVP_OK) return fail_tls(t, KVP_DENIED, "%s of the %s", who->why, peer_of(t));
+    if (check_peer(t) != KVP_OK) return fail_tls(t, KVP_DENIED, "%s of the %s", who->why, t->peer_text);
     if (who->role != t->role)
-        return fail_tls(t, KVP_DENIED, "the certificate of the %s is of the role %s", peer_of(t),
+        return fail_tls(t, KVP_DENIED, "the certificate of the %s is of the role %s", t->peer_text,
                         kvp_authrole_name(who->role));
     if (t->name[0] != '\0' && strcmp(t->name, who->name) != 0)
-        return fail_tls(t, KVP_DENIED, "the %s has the certificate of %.60s, not of %.60s", peer_of(t), who->name,
+        return fail_tls(t, KVP_DENIED, "the %s has the certificate of %.60s, not of %.60s", t->peer_text, who->name,
                         t->name);
     return KVP_OK;
 }
@@ -234,13 +229,15 @@ make_ctx(const SSL_METHOD *method, const kvp_creds_t *files, kvp_identity_t *who
 
 /* ---- connections */
 static kvp_tls_t *
-tls_create(SSL_CTX *ctx, bool is_client, const char *cluster)
+tls_create(SSL_CTX *ctx, bool is_client, kvp_authrole_t role, const char *cluster)
 {
     kvp_tls_t *t = calloc(1, sizeof *t);
 
     if (t == NULL) return NULL;
     pthread_mutex_init(&t->lock, NULL);
     t->is_client = is_client;
+    t->peer_text = is_client ? kvp_authrole_name(role) : "client";
+    t->role = role;
     snprintf(t->cluster, sizeof t->cluster, "%s", cluster);
     if (ctx == NULL) return t;
     t->ssl = SSL_new(ctx);
@@ -270,12 +267,11 @@ kvp_tls_client(const kvp_creds_t *files, kvp_authrole_t role, const char *name)
     SSL_CTX *ctx = make_ctx(TLS_client_method(), files, &who, why);
     kvp_tls_t *t;
 
-    if (ctx != NULL) (void)SSL_CTX_set_alpn_protos(ctx, alpn, ALPN_LEN);
-    t = tls_create(ctx, true, who.cluster);
+    if (ctx != NULL) (void)SSL_CTX_set_alpn_protos(ctx, alpn, sizeof alpn - 1);
+    t = tls_create(ctx, true, role, who.cluster);
     SSL_CTX_free(ctx); /* the connection has a reference */
     if (t == NULL) return NULL;
     if (ctx == NULL) fail_tls(t, KVP_INVALID, "%s", why);
-    t->role = role;
     if (name != NULL) snprintf(t->name, sizeof t->name, "%s", name);
     return t;
 }
@@ -431,7 +427,7 @@ choose_protocol(SSL *ssl, const uint8_t **out, uint8_t *out_len, const uint8_t *
 
     (void)ssl;
     (void)arg;
-    if (SSL_select_next_proto(&chosen, out_len, alpn, ALPN_LEN, in, in_len) != OPENSSL_NPN_NEGOTIATED)
+    if (SSL_select_next_proto(&chosen, out_len, alpn, sizeof alpn - 1, in, in_len) != OPENSSL_NPN_NEGOTIATED)
         return SSL_TLSEXT_ERR_ALERT_FATAL;
     *out = chosen;
     return SSL_TLSEXT_ERR_OK;
@@ -529,7 +525,7 @@ kvp_tls_server_accept(kvp_tls_server_t *s, uint64_t now_ns, char *why_out)
         s->checked_ns = now_ns;
         kvp_ignore(load_files(s, why_out), "the caller logs the reason");
     }
-    t = tls_create(s->ctx, false, s->who.cluster);
+    t = tls_create(s->ctx, false, KVP_MAY_NOTHING, s->who.cluster);
     pthread_mutex_unlock(&s->lock);
     return t;
 }

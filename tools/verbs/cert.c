@@ -10,10 +10,7 @@
 #include <string.h>
 
 #define NS_PER_S 1000000000ull
-#define DAY_S 86400ull
-#define CA_TTL_S (3650 * DAY_S)
-#define TTL_S (365 * DAY_S)
-#define TTL_MAX_NS (7300 * DAY_S * NS_PER_S)
+#define DAY_NS (86400 * NS_PER_S)
 
 /* Reads what is to be made from the words. Returns false if they are not of this verb. */
 static bool
@@ -37,7 +34,7 @@ kvp_cli_cert(const kvp_cli_verb_t *verb, int argc, char **argv)
         {"cluster", KVP_CLI_TEXT, &cluster, "NAME", "init: the pool's name in all certificates (default: kvpool)", 0,
          0},
         {"ttl", KVP_CLI_DURATION, &ttl_ns, "TIME", "how long it is valid, such as 30d (default: 365d, a CA 3650d)",
-         NS_PER_S, TTL_MAX_NS},
+         NS_PER_S, 7300 * DAY_NS},
     };
     char why[KVP_CERTS_WHY_MAX] = "", path[KVP_CERTS_PATH_MAX], file[KVP_CERTS_PATH_MAX + 8];
     kvp_cli_common_t common;
@@ -51,7 +48,7 @@ kvp_cli_cert(const kvp_cli_verb_t *verb, int argc, char **argv)
                                 "say what: init DIR, master NAME, node NAME, conductor NAME, or user TENANT ROLE with "
                                 "the role monitor, reader, writer or admin");
     const bool is_ca = role == KVP_MAY_NOTHING;
-    if (ttl_ns == 0) ttl_ns = (is_ca ? CA_TTL_S : TTL_S) * NS_PER_S;
+    if (ttl_ns == 0) ttl_ns = (is_ca ? 3650 : 365) * DAY_NS;
     err = kvp_certs_make(is_ca ? name : dir, role, is_ca ? cluster : name, ttl_ns / NS_PER_S, path, why);
     if (err != KVP_OK) return kvp_cli_complain(verb, err == KVP_INVALID ? KVP_EXIT_USAGE : KVP_EXIT_REFUSED, "%s", why);
     kvp_table_t *report = kvp_report_create();
