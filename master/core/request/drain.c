@@ -50,15 +50,15 @@ kvp_drain_describe(const kvp_master_t *m, const kvp_segment_t *g, Kvp__Pb__Drain
 {
     const kvp_drain_t *d = g->drain;
 
-    if (d == NULL) return;
-    reply->state = g->objects == 0 && !g->is_restored && g->node != NULL ? KVP_DRAIN_DONE : KVP_DRAIN_RUNS;
-    reply->is_durable = kvp_drain_is_durable(&m->space, g);
     reply->left_objects = g->objects;
     reply->left_bytes = g->used_bytes - g->retiring_bytes;
     if (g->tier != NULL && g->tier->life == KVP_SEGMENT_STAYS) {
         reply->ssd_objects = g->tier->objects;
         reply->ssd_bytes = g->tier->used_bytes;
     }
+    if (d == NULL) return;
+    reply->state = g->objects == 0 && !g->is_restored && g->node != NULL ? KVP_DRAIN_DONE : KVP_DRAIN_RUNS;
+    reply->is_durable = kvp_drain_is_durable(&m->space, g);
     reply->moved_objects = d->moved;
     reply->moved_bytes = d->moved_bytes;
     reply->evicted_objects = d->evicted;

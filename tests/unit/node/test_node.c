@@ -1343,10 +1343,7 @@ open_source(const kvp_fetch_conf_t *conf, uint64_t deadline_ns, kvp_fetcher_t **
 {
     (void)deadline_ns;
     if (conf->transports_n == 0 || strcmp(conf->name, "test-node") != 0) return KVP_INVALID;
-    pthread_mutex_lock(&source.lock);
-    source.opens++;
-    source.is_stopped = false;
-    pthread_mutex_unlock(&source.lock);
+    __atomic_fetch_add(&source.opens, 1, __ATOMIC_SEQ_CST);
     *fetcher_out = (kvp_fetcher_t *)&source;
     return KVP_OK;
 }
@@ -1400,9 +1397,7 @@ static void
 close_source(kvp_fetcher_t *fetcher)
 {
     (void)fetcher;
-    pthread_mutex_lock(&source.lock);
     source.closes++;
-    pthread_mutex_unlock(&source.lock);
 }
 
 static const kvp_fetch_ops_t source_ops = {
@@ -1504,7 +1499,6 @@ master_copy_end(master_t *m, uint64_t id, uint8_t *flags, uint32_t n)
 TEST_WITH(test_copies_are_stored_and_sealed, setup_copies, teardown)
 {
     fixture_t *f = *state;
-    const kvp_wire_copy_t outside = {.to_chunk = 99};
     kvp_wire_copy_t recs[8];
     uint8_t flags[8], *meta, *payload;
     kvp_desc_t desc;
@@ -1515,12 +1509,12 @@ TEST_WITH(test_copies_are_stored_and_sealed, setup_copies, teardown)
 
     for (uint32_t i = 0; i < 8; i++)
         recs[i] = copy_to(i, i <= NO_SUCH_PLACE ? i : GOOD, i == 6 ? 100001 : 65536);
-    recs[5].to_chunk = outside.to_chunk;
+    recs[5].to_chunk = 99;
     recs[7].key_len = 0; /* it was removed before the order was sent */
     assert_int_equal(master_copy_end(&f->master, master_copy_begin(&f->master, TERM, SEGMENT, recs, 8), flags, 8),
                      KVP_OK);
     assert_memory_equal(flags, wanted, 8);
-    assert_int_equal(source.opens, 1);
+    assert_int_equal(__atomic_load_n(&source.opens, __ATOMIC_SEQ_CST), 1);
 
     assert_int_equal(client_attach_here(&c, f, 50), KVP_OK);
     assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_READ, "shm", &chunk), KVP_OK);
@@ -1631,7 +1625,7 @@ TEST_WITH(test_late_copies_are_stored_nowhere, setup_copies, teardown)
     munmap(meta, chunk.meta_bytes);
     chunk_close(&chunk);
     kvp_framed_fini(&c.conn);
-    assert_int_equal(source.opens, 1);
+    assert_int_equal(__atomic_load_n(&source.opens, __ATOMIC_SEQ_CST), 1);
 
     hold_source(true); /* the node ends though its source hangs */
     (void)master_copy_begin(&f->master, TERM, SEGMENT, recs, 1);
