@@ -76,7 +76,11 @@ def test_undrained_node_takes_puts_again(pool):
     for i in range(0, 200, 4):
         assert client(f"remove a/{i} force=1")["err"] == "OK"
     done = pool.kvpool("node", "undrain", "node1")
-    assert done.rc == 0 and "none" in done.text, done
+    assert done.rc == 0 and done.text == "node1 accepts new objects again\n", done
+    done = pool.kvpool("node", "undrain", "node1")
+    assert done.rc == 0 and done.text == "node1 was not draining\n", done
+    ended = pool.kvpool("node", "undrain", "node1", "--json").json
+    assert ended["state"] == "none" and ended["is_durable"], ended
     assert segments(pool)["node1"]["state"] == "up"
     assert client("bput b/ 0 200 20000")["results"] == {"OK": 200}
     assert segments(pool)["node1"]["objects"] > 20

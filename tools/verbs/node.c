@@ -158,6 +158,7 @@ run_drain(drain_t *d, bool has_wait, bool keeps_ssd)
 {
     const uint32_t what = d->what.what;
     struct json_object *p = NULL;
+    bool was_draining = false;
     int err, code = kvp_cli_open(d->verb, &d->common, &d->pool);
 
     if (code != KVP_EXIT_DONE) return code;
@@ -170,13 +171,17 @@ run_drain(drain_t *d, bool has_wait, bool keeps_ssd)
             "away. If that is right, give --keep-ssd",
             kvp_json_get_u64(p, "ssd_objects"), d->what.node);
     if (err == KVPOOL_OK && code == KVP_EXIT_DONE) {
+        was_draining = strcmp(kvp_json_get_text(p, "state"), "none") != 0;
         json_object_put(p);
         p = NULL;
         d->what.what = what;
         err = ask_drain(d, &p);
     }
     if (err == KVPOOL_OK && code == KVP_EXIT_DONE && has_wait) code = wait_for_drain(d, &p);
-    if (err == KVPOOL_OK && code == KVP_EXIT_DONE) print_progress(d, p);
+    if (err == KVPOOL_OK && code == KVP_EXIT_DONE && what == KVPOOL_DRAIN_END && !d->common.is_json)
+        printf("%s %s\n", d->what.node, was_draining ? "accepts new objects again" : "was not draining");
+    else if (err == KVPOOL_OK && code == KVP_EXIT_DONE)
+        print_progress(d, p);
     json_object_put(p);
     kvpool_free(d->pool);
     if (err != KVPOOL_OK) return kvp_cli_fail_why(d->verb, &d->common, d->what.node, err);

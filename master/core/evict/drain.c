@@ -50,7 +50,7 @@ kvp_drain_end(kvp_evict_t *ev, kvp_segment_t *g)
 bool
 kvp_drain_is_durable(const kvp_space_t *sp, const kvp_segment_t *g)
 {
-    return g->drain != NULL && g->drain->after <= sp->log->synced;
+    return (g->drain != NULL ? g->drain->after : sp->drain_end) <= sp->log->synced;
 }
 
 /* ---- the rate */
