@@ -28,4 +28,13 @@ uint8_t *kvp_buf_extend(kvp_buf_t *buf, size_t n);
 void kvp_buf_append(kvp_buf_t *buf, const void *src, size_t n);
 void kvp_buf_consume(kvp_buf_t *buf, size_t n); /* removes the first n bytes of the buffer */
 
+static inline void
+kvp_buf_swap(kvp_buf_t *a, kvp_buf_t *b)
+{
+    const kvp_buf_t was = *a;
+
+    *a = *b;
+    *b = was;
+}
+
 #endif

@@ -411,15 +411,6 @@ run_job(kvp_disk_job_t *job)
     return n < 0 ? errno : 0;
 }
 
-static void
-swap_bufs(kvp_buf_t *a, kvp_buf_t *b)
-{
-    const kvp_buf_t was = *a;
-
-    *a = *b;
-    *b = was;
-}
-
 /* Submits the next job of the pass or an append, if there is work and no job is in progress; or ends a load. */
 static void
 step_pass(kvp_joinlog_t *log)
@@ -431,8 +422,8 @@ step_pass(kvp_joinlog_t *log)
         end_pass(log, true);
         return;
     }
-    if (log->live != NULL) swap_bufs(&log->out, &log->live->out);
-    if (r != NULL && r->to != NULL) swap_bufs(&log->new_out, &r->to->out);
+    if (log->live != NULL) kvp_buf_swap(&log->out, &log->live->out);
+    if (r != NULL && r->to != NULL) kvp_buf_swap(&log->new_out, &r->to->out);
     if (log->job_kind != JOB_BEGIN) log->job_kind = r == NULL ? JOB_APPEND : r->is_over ? JOB_REPLACE : JOB_READ;
     if (log->job_kind == JOB_REPLACE) { /* from now on new records go to the new file */
         drop_live(log);

@@ -467,22 +467,13 @@ end_broken(kvp_exchange_t *x, const char *message)
 }
 
 static void
-swap_bufs(kvp_buf_t *a, kvp_buf_t *b)
-{
-    const kvp_buf_t was = *a;
-
-    *a = *b;
-    *b = was;
-}
-
-static void
 keep_busy(kvp_exchange_t *x)
 {
     if (x->out.err != KVP_OK) kvp_buf_reset(&x->out);
     x->busy.is_there = true;
     strcpy(x->busy.type, x->type);
-    swap_bufs(&x->busy.headers, &x->headers);
-    swap_bufs(&x->busy.body, &x->out);
+    kvp_buf_swap(&x->busy.headers, &x->headers);
+    kvp_buf_swap(&x->busy.body, &x->out);
 }
 
 static void
@@ -490,8 +481,8 @@ answer_busy(kvp_exchange_t *x)
 {
     x->status = BUSY;
     strcpy(x->type, x->busy.type);
-    swap_bufs(&x->headers, &x->busy.headers);
-    swap_bufs(&x->out, &x->busy.body);
+    kvp_buf_swap(&x->headers, &x->busy.headers);
+    kvp_buf_swap(&x->out, &x->busy.body);
     x->length = (int64_t)x->out.len;
     x->state = KVP_X_WHOLE;
     kvp_count(&x->shared->stats.refused);

@@ -10,7 +10,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define QUESTIONS_MAX 4096u
@@ -56,15 +55,6 @@ typedef struct {
 } asker_t;
 
 /* ---- the thread */
-static double
-now_s(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void
 free_question(question_t *q)
 {
@@ -198,9 +188,9 @@ answer_all(void *arg)
         }
         if (!q->is_dropped) {
             pthread_mutex_unlock(&self->lock);
-            began = now_s();
+            began = kvpy_now_s();
             look_up(pool, q);
-            q->seconds = now_s() - began;
+            q->seconds = kvpy_now_s() - began;
             pthread_mutex_lock(&self->lock);
         }
         q->is_over = true;

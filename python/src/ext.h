@@ -10,6 +10,7 @@
 #include "client/kvpool.h"
 
 #include <stdbool.h>
+#include <time.h>
 
 /* Python 3.9 lacks two type flags: there a program can change this module's types, and make a View without bytes. */
 #ifndef Py_TPFLAGS_IMMUTABLETYPE
@@ -41,6 +42,15 @@ extern PyType_Spec kvpy_peer_spec; /* defined in peer.c */
 extern PyType_Spec kvpy_span_spec; /* defined in span.c */
 extern PyType_Spec kvpy_asker_spec; /* defined in asker.c */
 extern PyType_Spec kvpy_job_spec; /* defined in job.c */
+
+static inline double
+kvpy_now_s(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
 
 /* kvpy_free_object is the end of a tp_dealloc: it frees the object and drops the object's reference to its type. */
 void kvpy_free_object(void *self);

@@ -10,7 +10,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define PIECES_MAX 1024
 #define SLICE_SHARE 8.0 /* a thread's next slice of blocks takes at most 1/8 of the time left, at its last rate */
@@ -55,15 +54,6 @@ typedef struct {
     kvpool_lineage_t *lineages;
     size_t most; /* the items that fit */
 } batch_t;
-
-static double
-now_s(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static uint64_t
 low_of(const job_t *self, size_t i)
@@ -216,7 +206,7 @@ get_slice(job_t *self, size_t first, size_t n, batch_t *b, kvpool_opts_t *opts, 
 static int
 get_slices(job_t *self, const term_t *term, double rate, bool ends_at_failure, kvpool_opts_t *opts, uint64_t *bytes_out)
 {
-    double began = now_s(), left_s = end_of(self, term) - began;
+    double began = kvpy_now_s(), left_s = end_of(self, term) - began;
     batch_t b = {.most = 0};
     size_t first = 0, n;
     int err = KVPOOL_OK;
@@ -237,7 +227,7 @@ get_slices(job_t *self, const term_t *term, double rate, bool ends_at_failure, k
         opts->deadline_ms = left_s < DEADLINE_MAX_S ? (uint32_t)(left_s * 1e3) : (uint32_t)(DEADLINE_MAX_S * 1e3);
         bytes = get_slice(self, first, n, &b, opts, &err);
         *bytes_out += bytes;
-        took = now_s() - began;
+        took = kvpy_now_s() - began;
         began += took;
         rate = took > 0 && bytes > 0 ? (double)bytes / took : 1;
         left_s = end_of(self, term) - began;
@@ -254,7 +244,7 @@ static PyObject *
 job_get(job_t *self, PyObject *args)
 {
     kvpool_opts_t opts = {.struct_size = sizeof opts};
-    double rate, began = now_s();
+    double rate, began = kvpy_now_s();
     uint64_t bytes = 0;
     term_t term;
     int ends, err;
@@ -265,7 +255,7 @@ job_get(job_t *self, PyObject *args)
     Py_BEGIN_ALLOW_THREADS
         err = get_slices(self, &term, rate, ends != 0, &opts, &bytes);
     Py_END_ALLOW_THREADS
-    return Py_BuildValue("(iKd)", err, (unsigned long long)bytes, now_s() - began);
+    return Py_BuildValue("(iKd)", err, (unsigned long long)bytes, kvpy_now_s() - began);
 }
 
 /* ---- putting */
@@ -278,7 +268,7 @@ put_all(job_t *self, kvpool_opts_t *opts, double end_s)
 
     if (!batch_make(self, most, &b)) return KVPOOL_NOMEM;
     while (err == KVPOOL_OK && (n = take_slice(self, most, false, &first)) > 0) {
-        double left_s = end_s - now_s();
+        double left_s = end_s - kvpy_now_s();
 
         batch_fill(self, first, n, &b);
         opts->deadline_ms = left_s > 1e-3 ? (uint32_t)(left_s * 1e3) : 1;
@@ -295,14 +285,14 @@ static PyObject *
 job_put(job_t *self, PyObject *args)
 {
     kvpool_opts_t opts = {.struct_size = sizeof opts};
-    double end_s, began = now_s();
+    double end_s, began = kvpy_now_s();
     int err;
 
     if (!PyArg_ParseTuple(args, "dO&O&", &end_s, kvpy_u32, &opts.flags, kvpy_u32, &opts.epoch)) return NULL;
     Py_BEGIN_ALLOW_THREADS
         err = put_all(self, &opts, end_s);
     Py_END_ALLOW_THREADS
-    return Py_BuildValue("(id)", err, now_s() - began);
+    return Py_BuildValue("(id)", err, kvpy_now_s() - began);
 }
 
 /* ---- the object */

@@ -3,21 +3,16 @@
 import contextlib
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import time
 import traceback
 import urllib.request
 
+from places import free_ports
+
 START_S = 60
 AWAY_S, CALL_S, BACK_S = 1.5, 0.005, 1.0  # of an engine whose master was killed: its waits in all, a call after that, until it works again
-
-
-def free_ports(n):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(n)]
-        return [s.getsockname()[1] for s in sockets]
 
 
 class Pool:

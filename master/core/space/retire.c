@@ -433,24 +433,15 @@ kvp_retire_flush(kvp_space_t *sp)
     }
 }
 
-/* Moves all entries of `from` to the front of `to`. */
-static void
-splice_lists(kvp_list_t *from, kvp_list_t *to)
-{
-    if (kvp_list_is_empty(from)) return;
-    from->prev->next = to->next;
-    to->next->prev = from->prev;
-    to->next = from->next;
-    from->next->prev = to;
-    kvp_list_init(from);
-}
-
 /* Queues all orders of the segment again. The node's new connection does not know the unanswered orders of an earlier
  * connection. */
 void
 kvp_retire_resend(kvp_space_t *sp, kvp_segment_t *g)
 {
-    if (KVP_RULE(RETIRE_AGAIN)) splice_lists(&g->sent, &g->unsent);
+    if (KVP_RULE(RETIRE_AGAIN)) { /* the sent records come first again */
+        kvp_list_splice(&g->unsent, &g->sent);
+        kvp_list_splice(&g->sent, &g->unsent);
+    }
     g->check_request = 0;
     if (!kvp_list_is_empty(&g->unsent) || kvp_check_is_due(g)) kvp_retire_want_sending(sp, g);
 }
