@@ -77,6 +77,7 @@ typedef struct {
      * configured */
     char transport[8];
     bool is_here; /* a flag: the node counts as running on this host */
+    bool is_drained; /* a flag: a drain has left no object in the node's memory */
     uint64_t size_bytes, chunk_bytes;
     kvp_doctor_probe_t probes[KVP_DOCTOR_TRANSPORTS];
 } kvp_doctor_node_t;

@@ -340,6 +340,15 @@ is_of_the_way(int err)
     return err == KVPOOL_NODE_LOST || err == KVPOOL_DEADLINE || err == KVPOOL_DISCONNECTED || err == KVPOOL_UNREACHABLE;
 }
 
+/* Returns the name of a lost node: the master may give no memory until the node is back. NULL = none is lost. */
+static const char *
+name_away(const kvp_doctor_facts_t *f)
+{
+    for (size_t i = 0; i < f->nodes_n; i++)
+        if (strcmp(f->nodes[i].state, "lost") == 0) return f->nodes[i].name;
+    return NULL;
+}
+
 static void
 judge_probe(judge_t *j, const kvp_doctor_node_t *node, const char *name, const kvp_doctor_probe_t *probe)
 {
@@ -356,6 +365,11 @@ judge_probe(judge_t *j, const kvp_doctor_node_t *node, const char *name, const k
         return;
     }
     if (err == KVPOOL_OK) return;
+    if (err == KVPOOL_RETRY_AFTER && name_away(j->f) != NULL) {
+        say_finding(begin_finding(j, KVP_DOCTOR_INFO, "not_probed"), "ask again when all nodes are up",
+                    "node %s was not probed by %s: node %s is away", node->name, name, name_away(j->f));
+        return;
+    }
     if (err == KVPOOL_RETRY_AFTER) { /* no space: the master grants none on a node that does not answer */
         it = begin_finding(j, KVP_DOCTOR_ERROR, "no_place");
         say_finding(it,
@@ -497,6 +511,12 @@ judge_host_id(judge_t *j, const kvp_doctor_node_t *node)
 static void
 judge_node(judge_t *j, const kvp_doctor_node_t *node)
 {
+    if (strcmp(node->state, "lost") == 0 && node->is_drained) {
+        set_fix(say_finding(begin_finding(j, KVP_DOCTOR_INFO, "node_drained"), "",
+                            "node %s is away: it was drained, and no object is lost", node->name),
+                "start it, then: kvpool node undrain %s", node->name);
+        return;
+    }
     if (strcmp(node->state, "up") != 0) {
         say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "node_away"),
                     "start the node again, or wait until the master gives it up", "node %s at %s is %s", node->name,

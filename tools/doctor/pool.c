@@ -164,6 +164,7 @@ read_node(struct json_object *from, const char *host_id, kvp_doctor_node_t *node
     node->size_bytes = kvp_json_get_u64(from, "size_bytes");
     node->chunk_bytes = kvp_json_get_u64(from, "chunk_bytes");
     node->is_here = strcmp(node->host_id, host_id) == 0;
+    node->is_drained = strcmp(kvp_json_get_text(from, "drain"), "done") == 0;
 }
 
 static void

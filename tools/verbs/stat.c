@@ -232,6 +232,12 @@ print_nodes(struct json_object *rows)
         char moved[KVP_BYTES_TEXT_MAX];
 
         if (strcmp(kvp_json_get_text(row, "drain"), "none") == 0) continue;
+        if (strcmp(kvp_json_get_text(row, "state"), "lost") == 0 &&
+            strcmp(kvp_json_get_text(row, "drain"), "done") == 0) {
+            printf("%s is away. It was drained, and no object is lost. Start it, then: kvpool node undrain %s\n",
+                   kvp_json_get_text(row, "node"), kvp_json_get_text(row, "node"));
+            continue;
+        }
         printf("%s: %s; left %" PRIu64 " objects, moved %" PRIu64 " (%s), stuck %" PRIu64 "\n",
                kvp_json_get_text(row, "node"),
                strcmp(kvp_json_get_text(row, "drain"), "done") == 0 ? "drained" : "is being drained",

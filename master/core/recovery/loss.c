@@ -263,7 +263,7 @@ kvp_segment_tick(kvp_master_t *m)
             kvp_segment_free(&m->space, g);
         } else if (g->state == KVP_SEG_LOST && !g->is_tier && is_grace_over(m, g)) {
             kvp_ctx_note(&m->ctx, "segment %s is dropped: its node did not come back", g->name);
-            note_lost_node(m, g->name);
+            if (g->drain == NULL || g->objects > 0) note_lost_node(m, g->name);
             kvp_segment_drop(m, g);
         } else if (g->unmount_conn != 0 && (g->held == 0 || m->ctx.now_ns >= g->unmount_due_ns)) {
             kvp_segment_drop(m, g);

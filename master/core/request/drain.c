@@ -58,7 +58,7 @@ kvp_drain_describe(const kvp_master_t *m, const kvp_segment_t *g, Kvp__Pb__Drain
     }
     reply->is_durable = kvp_drain_is_durable(&m->space, g);
     if (d == NULL) return;
-    reply->state = g->objects == 0 && !g->is_restored && g->node != NULL ? KVP_DRAIN_DONE : KVP_DRAIN_RUNS;
+    reply->state = g->objects == 0 && !g->is_restored ? KVP_DRAIN_DONE : KVP_DRAIN_RUNS;
     reply->moved_objects = d->moved;
     reply->moved_bytes = d->moved_bytes;
     reply->evicted_objects = d->evicted;

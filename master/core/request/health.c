@@ -74,10 +74,12 @@ kvp_master_note_masters(kvp_master_t *m, const char *leader, const kvp_master_pe
 }
 
 /* ---- nodes */
+/* Returns whether the node is away without a reason. A drained node without an object may be away. */
 static bool
 is_lost(const kvp_segment_t *g)
 {
-    return g->state == KVP_SEG_LOST && g->node == NULL && g->life != KVP_SEGMENT_DROPPED;
+    return g->state == KVP_SEG_LOST && g->node == NULL && g->life != KVP_SEGMENT_DROPPED &&
+           (g->drain == NULL || g->objects > 0);
 }
 
 static void

@@ -23,7 +23,8 @@ void kvp_on_segments(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 
 /* Handler in drain.c. */
 void kvp_on_drain(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
-/* kvp_drain_describe fills in the progress of a segment's drain; without a drain only what is in the segment. */
+/* kvp_drain_describe fills in the progress of a segment's drain; without a drain only is_durable, and what is in the
+ * segment. */
 void kvp_drain_describe(const kvp_master_t *m, const kvp_segment_t *g, Kvp__Pb__DrainReply *reply);
 
 /* Handlers in put.c. */

@@ -283,6 +283,9 @@ TEST_WITH(test_probes, all_is_well, NULL)
     strcpy(probe->detail, "a node does not answer");
     assert_finding(KVP_DOCTOR_ERROR, "no_place",
                    "node-1 at 10.1.0.9:7000 gave no place for a probe by rdma in time: a node does not", "its log");
+    strcpy(nodes[0].state, "lost");
+    assert_int_equal(kvp_doctor_judge(&facts, findings, KVP_ARRAY_LEN(findings)), 2);
+    assert_string_equal(findings[1].code, "not_probed");
     all_is_well(state);
     probe->is_wrong = true;
     assert_finding(KVP_DOCTOR_ERROR, "wrong_bytes", "node-1", "network");
