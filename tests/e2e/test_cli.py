@@ -359,14 +359,14 @@ def test_stat_shows_how_the_pool_is(pool):
     """Fails if the screen has not nodes, memory, objects and hits as they are, or if it has counters."""
     shown, nodes = screen(pool)
     assert shown == {"nodes": "2 of 2 up", "memory": "0 B of 128 MiB used (0.0 %)", "objects": "0, and 0 puts under way",
-                     "hit ratio": "nothing was asked for yet", "wrong": "nothing"}
+                     "hit ratio": "since start: nothing was asked for yet", "wrong": "nothing"}
     assert nodes == [["node1", "up"], ["node2", "up"]]
     assert pool.put("k", bytes(32 << 20)).rc == 0
     assert pool.exists("k", "absent").rc == 1 and pool.get("k").rc == 0
     shown, _ = screen(pool)
     assert shown["memory"] == "32 MiB of 128 MiB used (25.0 %)" and shown["objects"] == "1, and 0 puts under way"
-    # The tool gets twice: its first buffer is too small.
-    assert shown["hit ratio"] == "gets 100.0 % of 2, look-ups 50.0 % of 2"
+    assert "hit ratio  last minute: 50.0 % (of tenants that look up: look-ups only)\n" in pool.kvpool("stat").text
+    assert shown["hit ratio"] == "since start: gets 100.0 % of 1, look-ups 50.0 % of 2"
     assert "evictions" not in pool.kvpool("stat").text and "evictions" in pool.kvpool("stat", "--all").text
 
 

@@ -41,7 +41,7 @@ def test_tenants_have_curves_and_ratios_of_their_own(pool):
     for tenant, ratio in (("red", 1), ("blue", 0)):
         told = pool.kvpool("stat", "--json", "--tenant", tenant).json
         assert told["pool"]["hit_ratio_minute"] == 0.5 and told["tenants"][0]["hit_ratio_hour"] == ratio
-    assert "50.0 % of what was asked for in the last minute" in pool.kvpool("stat").text
+    assert "last minute: 50.0 % (" in pool.kvpool("stat").text
 
 
 def test_nodes_and_masters_are_listed(pool):

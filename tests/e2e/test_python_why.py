@@ -60,7 +60,7 @@ def test_not_known_present_removed_bumped(pool):
     assert told["copies"][0]["node"].startswith("node") and told["copies"][0]["tier"] == "memory" and told["size_bytes"] == 100
     assert told["copies"][0]["transport"] == "shm" and told["age_ms"] < 60_000 * SLOW
     text = pool.kvpool("where", "a").text
-    assert "copy        node node" in text and "read from here by shm" in text and "pin         none" in text
+    assert "copy        node node" in text and "last use    at least " in text and "read from here by shm" in text and "pin         none" in text
     pool.rm("a")
     assert_why(pool, "a", "removed", "a client removed it", " ago, on node node", "after its put")
     pool.kvpool("bump")
@@ -123,7 +123,7 @@ def test_node_that_is_away_and_lost(pool):
     wait_until(lambda: pool.kvpool("why", "--json", key).json["found"][0]["cause"] == "node_away", 2, "the node to be away")
     told = assert_why(pool, key, "node_away", "not connected: node2")
     text = pool.kvpool("where", key).text
-    assert "copy        node node2, memory, lost\n" in text and told["used_ms"] <= told["age_ms"]
+    assert "copy        node node2, memory, lost\n" in text and "last use    none is known\n" in text and told["used_ms"] <= told["age_ms"]
     assert re.search(r"^  node2 +lost +- ", pool.kvpool("node", "ls").text, re.M)
     wait_until(lambda: pool.kvpool("why", "--json", key).json["found"][0]["cause"] == "lost_node", 10, "the node to be forgotten")
     assert_why(pool, key, "lost_node", "on node node2")

@@ -17,13 +17,14 @@
 
 /* ---- the verb get ---- */
 
-/* Gets a value of unknown size. The first buffer is large enough for small values, which need only one message then. */
+/* Gets a value of unknown size. The get is repeated only if a larger value has replaced the value. */
 int
 kvp_cli_fetch(kvpool_t *pool, const void *key, size_t key_len, uint8_t **value_out, size_t *len_out)
 {
     size_t cap = VALUE_FIRST_BYTES, len = 0;
     uint8_t *value = kvp_cli_alloc(cap, 1);
     int err = KVPOOL_BUFFER_SMALL;
+    (void)kvpool_size(pool, key, key_len, &len, NULL); /* no get is counted for this question */
     for (int tries = 0; err == KVPOOL_BUFFER_SMALL && tries < GET_TRIES; tries++) {
         if (len > cap) {
             free(value);

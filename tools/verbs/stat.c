@@ -56,7 +56,8 @@ static void
 print_ratio(const char *when, struct json_object *ratio)
 {
     if (ratio != NULL)
-        printf("hit ratio  %.1f %% of what was asked for in the %s\n", 100 * json_object_get_double(ratio), when);
+        printf("hit ratio  %s: %.1f %% (of tenants that look up: look-ups only)\n", when,
+               100 * json_object_get_double(ratio));
 }
 
 static void
@@ -71,7 +72,7 @@ print_hits(struct json_object *pool)
                            kvp_min_u64(exists, kvp_json_get_u64(counters, "exists_misses"));
     print_ratio("last minute", kvp_json_get(pool, "hit_ratio_minute"));
     print_ratio("last hour", kvp_json_get(pool, "hit_ratio_hour"));
-    printf("hit ratio  ");
+    printf("hit ratio  since start: ");
     if (gets == 0 && asked == 0) printf("nothing was asked for yet");
     if (gets > 0) printf("gets %.1f %% of %" PRIu64, percent_of(got, gets), gets);
     if (gets > 0 && asked > 0) printf(", ");

@@ -78,7 +78,10 @@ print_object(struct json_object *found)
         printf("put         about %s ago\n", seconds_text(age_ms, span));
     else
         printf("put         before this master listened\n");
-    printf("last use    %s ago\n", seconds_text(kvp_json_get_u64(found, "used_ms"), span));
+    if (json_object_get_boolean(kvp_json_get(found, "was_read")))
+        printf("last use    at least %s ago\n", seconds_text(kvp_json_get_u64(found, "used_ms"), span));
+    else
+        printf("last use    none is known\n");
     printf("pin         %s\n", quoted_text(found, "pin", text));
     printf("held by     %" PRIu64 " reads and reservations\n", kvp_json_get_u64(found, "reservations"));
     if (group != NULL) print_group(group);

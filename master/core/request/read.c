@@ -218,7 +218,7 @@ count_misses(kvp_master_t *m, const kvp_session_t *s, const kvp_digest_t *digest
 {
     if (n == got->found_n + got->tiered_n) return;
     for (uint32_t i = 0; i < n; i++)
-        if (!is_found(m, s, got->oids[i]))
+        if (!is_found(m, s, got->oids[i]) && !(is_away(m, s, got->oids[i]) && is_coming(m, got->oids[i])))
             m->ctx.st.get_misses_by[kvp_explain_missing(m, s->tenant, digests[i], got->oids[i])]++;
 }
 
@@ -255,10 +255,12 @@ answer_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const kvp_st
     }
     find_places(m, s, digests, msg->n, &got);
     got.waited = waited;
-    if (waited == NULL) {
-        kvp_asks_got(&m->cat, s->tenant, digests, msg->n, got.found_n + got.tiered_n);
-        m->ctx.st.gets += msg->n;
-        m->ctx.st.get_misses += msg->n - got.found_n - got.tiered_n;
+    if (waited == NULL && !msg->no_hold) {
+        const uint32_t n = msg->n - got.coming_n; /* the client asks again for the others, which are counted then */
+
+        if (got.coming_n == 0) kvp_asks_got(&m->cat, s->tenant, digests, n, got.found_n + got.tiered_n);
+        m->ctx.st.gets += n;
+        m->ctx.st.get_misses += n - got.found_n - got.tiered_n;
         count_misses(m, s, digests, msg->n, &got);
     }
     if (got.tiered_n > 0 && !msg->no_hold && waited == NULL && stage_all(m, s, f, &got, msg->n, msg->wait_ms)) {

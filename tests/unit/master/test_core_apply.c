@@ -54,7 +54,7 @@ greet(world_t *w, mem_t *mem)
 /* Copies, long keys, replaced and removed ones. */
 RIG_TEST_ON(test_served_before_words_are_told, .conf = with_log, .mems = 2, .size = 2 * MIB, .chunk = MIB)
 {
-    uint64_t first, two, new, long_one;
+    uint64_t first, two, new, long_one, ticket;
     char long_key[KVP_KEY_CELL_BYTES + 40];
     peer_t *na, *nb;
     uint32_t copies;
@@ -71,6 +71,8 @@ RIG_TEST_ON(test_served_before_words_are_told, .conf = with_log, .mems = 2, .siz
     rig_restart(g);
     assert_int_equal(found(g->c, "first", NULL), 0);
     assert_int_equal(begin_put(g->c, "first", SMALL, 0), KVP_RETRY_AFTER); /* its node is expected back */
+    assert_int_equal(get(g->c, "first", &ticket, NULL), KVP_RETRY_AFTER);
+    assert_int_equal(world_stats(g->w).gets + world_stats(g->w).get_misses_by[KVP_CAUSE_NODE_AWAY], 0);
     na = greet(g->w, g->a);
     nb = greet(g->w, g->b);
     assert_int_equal(found(g->c, "first", NULL), first);
