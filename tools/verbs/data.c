@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The verbs get, exists and ls, which read the pool. A value is held in memory as a whole; its size is at most the
- * pool's chunk size. */
+ * The verbs get, exists and ls, which read the pool. A value, at most a chunk long, is in memory as a whole. */
 #include "tools/verbs/key.h"
 #include "tools/base/opts.h"
 #include "tools/base/json_out.h"

@@ -55,9 +55,8 @@ percent_of(uint64_t some, uint64_t all)
 static void
 print_ratio(const char *when, struct json_object *ratio)
 {
-    if (ratio != NULL)
-        printf("hit ratio  %s: %.1f %% (of tenants that look up: look-ups only)\n", when,
-               100 * json_object_get_double(ratio));
+    const double percent = 100 * json_object_get_double(ratio);
+    if (ratio != NULL) printf("hit ratio  %s: %.1f %% (of tenants that look up: look-ups only)\n", when, percent);
 }
 
 static void
@@ -80,8 +79,7 @@ print_hits(struct json_object *pool)
     putchar('\n');
 }
 
-/* Prints the three causes of most misses since the master began: of look-ups by their first missing key, and of gets.
- */
+/* Prints the three causes of most misses since the master began: of look-ups by the first missing key, and of gets. */
 static void
 print_misses(struct json_object *counters)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A master that follows another by its log: what it serves before nodes have told their words, and what these decide.
- */
+ * A master that follows another by its log: what it serves before nodes tell their words, and what these decide. */
 #include "master/core/catalog/replica.h"
 #include "master/core/protect/gone.h"
 #include "master/core/recovery/state.h"
