@@ -261,7 +261,7 @@ def test_tls_and_users(bench):
                                 ("nobody", ("--etcd-ca", etcd.at / "ca.pem", *shows), "user")):
             m = bench.start(name, "kvpool-master", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", f"{bench.home}/{name}",
                             "--etcd", etcd.url, "--cluster", "test", *args)
-            wait_until(lambda m=m, why=why: why in m.log(), 5, f"{name} to say why it waits")
+            wait_until(lambda m=m, why=why: why in m.log(), 15, f"{name} to say why it waits")
             told = wait_until(lambda m=m: (h := health(m))["role"] == "standby" and h, 5, f"{name} to be a standby")
             assert told["term"] == 0
     finally:

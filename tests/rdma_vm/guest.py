@@ -33,7 +33,7 @@ BUILD = pathlib.Path(os.environ.get("KVPOOL_BUILD", ROOT / "build")).resolve()
 ADDRESSES = ("10.99.0.1", "10.99.0.2")
 
 BOOT_S = 120  # it takes 4 s, but the machine may be busy
-FOR_EVERYBODY = "/run/kvpool-programs"  # in the guest, where every user may read
+FOR_EVERYBODY = "/run/kvpool-programs"  # in the guest, where every user may read; its folders are those of the build
 ANSWER_S = 30  # for what the guest does at once
 CONSOLE_LINES = 25
 # The oldest processor that our builds run on (x86-64-v2). What newer ones have is slower when emulated: `rep movsb` goes byte by
@@ -175,13 +175,14 @@ class Guest:
         return self.start(argv, **kw).wait(timeout)
 
     def for_everybody(self, program):
-        """The path of a copy of a program of the build, and of the library beside it, that every user in the guest may run:
-        the build may lie where root alone may enter."""
+        """The path of a copy of a program of the build, and of its libraries, that every user in the guest may run: the build may
+        lie where root alone may enter."""
         path = pathlib.Path(program)
-        r = self.run(["install", "-D", "-m", "755", "-t", FOR_EVERYBODY, path, *path.parent.glob("lib*.so.?")])
-        if r.rc != 0:
-            raise GuestError(f"no copy of {path} for everybody: {r}")
-        return f"{FOR_EVERYBODY}/{path.name}"
+        for to, files in (("bin", [path, *path.parent.glob("lib*.so.?")]), ("common", [BUILD / "common" / "libkvpool-tls.so"])):
+            r = self.run(["install", "-D", "-m", "755", "-t", f"{FOR_EVERYBODY}/{to}", *files])
+            if r.rc != 0:
+                raise GuestError(f"no copy of {path} for everybody: {r}")
+        return f"{FOR_EVERYBODY}/bin/{path.name}"
 
     def console_lines(self):
         """What the kernel wrote to its console."""
