@@ -184,9 +184,7 @@ class Raw:
             left = end - time.monotonic()
             if left <= 0:
                 return False
-            ready = select.poll()  # select() takes no descriptor above 1,023
-            ready.register(self.sock, select.POLLIN)
-            if not ready.poll(left * 1000):
+            if not select.select([self.sock], [], [], left)[0]:
                 return False
             if not self._more():
                 return True

@@ -175,8 +175,7 @@ class Guest:
         return self.start(argv, **kw).wait(timeout)
 
     def for_everybody(self, program):
-        """The path of a copy of a program of the build, and of its libraries, that every user in the guest may run: the build may
-        lie where root alone may enter."""
+        """The path of a copy of a program, with its libraries, that every user in the guest may run: the build may be root's."""
         path = pathlib.Path(program)
         for to, files in (("bin", [path, *path.parent.glob("lib*.so.?")]), ("common", [BUILD / "common" / "libkvpool-tls.so"])):
             r = self.run(["install", "-D", "-m", "755", "-t", f"{FOR_EVERYBODY}/{to}", *files])

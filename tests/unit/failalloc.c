@@ -18,15 +18,13 @@ void *__real_aligned_alloc(size_t align, size_t size);
 char *__real_strdup(const char *text);
 void __real_free(void *p);
 
-/* visible: under AddressSanitizer the linker lets shared libraries refer to them */
-#pragma GCC visibility push(default)
+#pragma GCC visibility push(default) /* under AddressSanitizer shared libraries refer to these, too */
 void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t n, size_t size);
 void *__wrap_realloc(void *p, size_t size);
 void *__wrap_aligned_alloc(size_t align, size_t size);
 char *__wrap_strdup(const char *text);
 void __wrap_free(void *p);
-#pragma GCC visibility pop
 
 void
 fail_arm(uint64_t n, bool for_good)
