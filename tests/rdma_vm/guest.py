@@ -179,8 +179,7 @@ class Guest:
         path = pathlib.Path(program)
         for to, files in (("bin", [path, *path.parent.glob("lib*.so.?")]), ("common", [BUILD / "common" / "libkvpool-tls.so"])):
             r = self.run(["install", "-D", "-m", "755", "-t", f"{FOR_EVERYBODY}/{to}", *files])
-            if r.rc != 0:
-                raise GuestError(f"no copy of {path} for everybody: {r}")
+            assert r.rc == 0, f"no copy of {path} for everybody: {r}"
         return f"{FOR_EVERYBODY}/bin/{path.name}"
 
     def console_lines(self):
