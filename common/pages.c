@@ -66,7 +66,7 @@ kvp_pages_alloc(size_t bytes)
 void
 kvp_pages_huge(void *pages, size_t bytes)
 {
-    (void)madvise(pages, bytes, MADV_HUGEPAGE); /* an older kernel, or one without huge pages, keeps small ones */
+    (void)madvise(pages, bytes, MADV_HUGEPAGE);
 }
 
 static void

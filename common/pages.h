@@ -18,8 +18,9 @@ void *kvp_pages_alloc(size_t bytes);
 void *kvp_pages_take(size_t bytes);
 void kvp_pages_free(void *pages, size_t bytes);
 
-/* kvp_pages_huge asks the kernel to make huge pages of touched pages, in the background and within about a minute. Use
- * it for a large table that is accessed at random: with small pages nearly each access walks the page table. */
+/* kvp_pages_huge asks the kernel for huge pages: at the first touch, or, for pages that were touched before, in the
+ * background within about a minute. Without huge pages small ones stay. Use it for large memory that is accessed at
+ * random, because with small pages nearly each access walks the page table. */
 void kvp_pages_huge(void *pages, size_t bytes);
 
 /* kvp_table_alloc returns zeroed memory for n entries, or NULL. A long table gets pages of its own, because malloc

@@ -17,8 +17,8 @@ typedef struct {
     uint64_t at_ms;
     uint32_t term;
     bool is_leader; /* false: the nodes are not compared, as a standby knows them only from the log */
-    char leader[KVP_ELECTION_ADDRESS_MAX +
-                1]; /* address of the leader of several masters; "" = none, or a single master */
+    /* address of the leader of several masters; "" = none, or a single master */
+    char leader[KVP_ELECTION_ADDRESS_MAX + 1];
     kvp_master_wrong_t wrong;
     kvp_master_node_t nodes[KVP_LABELLED_NODES];
     uint32_t nodes_n;

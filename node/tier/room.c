@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "node/tier/room.h"
 
+#include "common/pages.h"
 #include "node/tier/io.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #define UNIT_BYTES (64ull << 10)
 #define ROOM_BYTES (KVP_TIER_ROOM_UNITS * UNIT_BYTES)
@@ -16,8 +16,7 @@ kvp_tier_room_init(kvp_tier_room_t *room)
 {
     memset(room->taken, 0, sizeof room->taken);
     room->base = aligned_alloc(HUGE_BYTES, ROOM_BYTES);
-    /* huge pages are optional: without them small pages are used */
-    if (room->base != NULL) (void)madvise(room->base, ROOM_BYTES, MADV_HUGEPAGE);
+    if (room->base != NULL) kvp_pages_huge(room->base, ROOM_BYTES);
 }
 
 void

@@ -87,8 +87,8 @@ enter_screen(void)
 typedef struct {
     kvpool_t *pool;
     kvp_cli_common_t *common;
-    const char
-        *http; /* the master's HTTP address; NULL = as the master reports, or the leader's host and the default port */
+    /* the master's HTTP address; NULL = as the master reports, or the leader's host and the default port */
+    const char *http;
     bool is_same_pool; /* flag: the HTTP server that last answered belongs to the pool */
     int orders[2], answers[2]; /* pipes: a byte asks for a sample; the answer is the pointer of one */
 } sampler_t;
