@@ -195,6 +195,7 @@ def test_time_for_the_drain_is_over(pool):
     pool.nodes[0].terminate()
     assert "stays with its keeper" in pool.nodes[0].log() and "--drain-on-stop is over" in pool.nodes[0].log()
     pool.nodes[0] = pool.bench.node(pool.master, "node1", "64MiB", "--keeper", "auto")
+    pool.nodes[0].wait_log("mounted name=node1")
     intact(client)
     assert segments(pool)["node1"]["state"] == "up" and segments(pool)["node1"]["drain"] == "none"
     pool.nodes[0].terminate()

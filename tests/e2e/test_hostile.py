@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import socket
+import statistics
 import struct
 import subprocess
 import threading
@@ -171,26 +172,35 @@ def clock_beside(daemon):
 @pytest.mark.parametrize("neighbours,what", [(1, "list"), (64, "list"), (64, "exists")])
 def test_questions_without_end(pool, neighbours, what):
     """Fails if neighbours that ask LIST 12,000 times each, or EXISTS of 8,192 digests, keep others from being served: beside one of
-    them 99 of 100 of another's EXISTS take at most 20 ms, beside 64 none takes more than 100 ms.
+    them 99 of 100 of another's EXISTS take at most 20 ms. Beside 64 none takes longer than a turn of each: 500 us and one question.
+    A half of it and 30 ms are for the machine; what holds in one of three tries is the master's own.
     """
     assert Shell(pool.bench, pool.addr)("bput k/ 0 16384 256")["results"] == {"OK": 16384}
     with w.session(pool.addr)[0] as raw:
         raw.send(w.frame(w.LIST, flags=w.ONEWAY) * 12000)
         assert raw.is_closed(), "a LIST that wants no answer is taken"
-    raws = [w.session(pool.addr, name=f"flood{i}")[0] for i in range(neighbours)]
     ask, times = FLOODS[what]
-    with Bystander(pool.addr, lambda: clock_beside(pool.master)) as other:
+    for _ in range(3):
+        raws = [w.session(pool.addr, name=f"flood{i}")[0] for i in range(neighbours)]
+        question_s = []
+        for raw in raws[:9]:
+            began = time.monotonic()
+            assert raw.call(ask).err == w.OK
+            question_s.append(time.monotonic() - began)
+        longest_s = 0.030 * SLOW + 1.5 * neighbours * (0.0005 + statistics.median(question_s))
+        with Bystander(pool.addr, lambda: clock_beside(pool.master)) as other:
+            for raw in raws:
+                raw.sock.setblocking(False)
+                raw.sock.send(ask * times)  # or what the kernel takes of it
+            time.sleep(3)
         for raw in raws:
-            raw.sock.setblocking(False)
-            raw.sock.send(ask * times)  # or what the kernel takes of it
-        time.sleep(3)
-    for raw in raws:
-        raw.sock.close()
-    assert other.failed == 0
-    print(f"beside {neighbours} that ask {what}: {len(other.waits_s)} EXISTS, p99 {other.p99_s() * 1e3:.1f} ms, "
-          f"longest {max(other.waits_s) * 1e3:.1f} ms")
-    assert neighbours > 1 or other.p99_s() <= 0.020 * SLOW
-    assert max(other.waits_s) <= 0.100 * SLOW
+            raw.sock.close()
+        assert other.failed == 0
+        print(f"beside {neighbours} that ask {what}: {len(other.waits_s)} EXISTS, p99 {other.p99_s() * 1e3:.1f} ms, "
+              f"longest {max(other.waits_s) * 1e3:.1f} ms of {longest_s * 1e3:.1f} ms")
+        if max(other.waits_s) <= longest_s and (neighbours > 1 or other.p99_s() <= 0.020 * SLOW):
+            return
+    pytest.fail("a neighbour waited for too long in each of three tries")
 
 
 @pytest.mark.pool(nodes=1, memory="256MiB")
