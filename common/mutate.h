@@ -121,6 +121,7 @@
     X(COPY_VERSION, "a copy counts only for its own version")                                                          \
     X(COPY_ANSWERED, "a copy is served only after its node has sealed it")                                             \
     X(COPY_REMOVED, "a removal waits until the copy being made is unreadable, too")                                    \
+    X(COPY_GONE, "a removed version is in the log until no node can have a copy that an earlier master ordered")       \
     X(LEAVING_SYNCED, "the source is dropped only after the record that names the target is synced")                   \
     X(LEAVING_TICKETS, "the source is dropped only after the tickets that were taken before have ended")               \
     X(LEAVING_LAST, "the source is dropped only while another copy is served")                                         \

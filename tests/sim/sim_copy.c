@@ -226,7 +226,7 @@ copy_poll(sim_t *s, node_t *n)
 typedef struct copy_pending {
     uint64_t conn, request;
     uint32_t n;
-    grant_t **grants;
+    grant_t **grants, **sources;
     struct copy_pending *next;
 } copy_pending_t;
 
@@ -240,6 +240,7 @@ copy_says_order(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 
     *p = (copy_pending_t){.conn = conn->id, .request = f->hdr.request_id, .n = n, .next = s->oracle->copies};
     p->grants = sim_alloc(s, (n + 1) * sizeof(*p->grants));
+    p->sources = sim_alloc(s, (n + 1) * sizeof(*p->sources));
     s->oracle->copies = p;
     for (uint32_t i = 0; i < n; i++) {
         const kvp_wire_copy_t *rec = &recs[i];
@@ -261,6 +262,7 @@ copy_says_order(sim_t *s, conn_t *conn, const kvp_frame_t *f)
         g->term = master_term(s);
         g->commit_ns = UINT64_MAX;
         p->grants[i] = g;
+        p->sources[i] = source;
         if (source == NULL) continue;
         g->tenant = source->tenant;
         g->put = source->put;
@@ -331,6 +333,13 @@ is_other_copy(const grant_t *g, const grant_t *other)
     return other != g && other->version == g->version && kvp_digest_eq(other->digest, g->digest);
 }
 
+/* The master serves it, and has not heard yet whether its memory is gone. */
+static bool
+is_seen(const grant_t *g)
+{
+    return g->mem->conn != 0 && g->is_committed && !g->is_retired && !g->is_lost;
+}
+
 void
 copy_known(sim_t *s, grant_t *g)
 {
@@ -361,8 +370,23 @@ copy_heard(sim_t *s)
         if (mem_word(s, g->mem, g->chunk, g->slot) != kvp_word_make(g->generation, KVP_DESC_SEALED) && !g->mem->is_gone)
             sim_fail(s, "I1", "slot %u generation %lx is a copy, and not sealed", g->slot,
                      (unsigned long)g->generation);
+        g->may_go |= p->sources[i] != NULL && p->sources[i]->may_go;
         if (!g->is_lost) copy_known(s, g);
     }
+}
+
+/* What the master dropped before it heard that the node is away was dropped while the node's copy was reached, though
+ * the order is still to come. */
+void
+copy_node_over(sim_t *s, const mem_t *mem)
+{
+    uint32_t chunk = 0, slot = 0;
+
+    if (!s->plan->has_moves || master_is_elder(s)) return;
+    for (const grant_t *g; (g = grant_next(mem, &chunk, &slot)) != NULL;)
+        for (known_t *k = known_first(s, g->digest); k != NULL; k = known_next(k, g->digest))
+            if (is_other_copy(g, k->grant) && is_seen(g) && grant_is_served_for_ever(k->grant))
+                k->grant->is_dropped |= !master_has_place(s, g->digest, k->grant->generation);
 }
 
 /* What is removed is DEAD where it is being copied to, too: unless the master waited in vain. */
@@ -385,15 +409,16 @@ copy_removed(sim_t *s, kvp_digest_t digest, uint64_t heard_ns)
 bool
 copy_retires(sim_t *s, grant_t *g)
 {
-    bool is_reachable = false;
+    bool is_reachable = g->is_dropped;
     kvp_master_stats_t st;
 
     if (!s->plan->has_moves || g->is_retired || !grant_is_served_for_ever(g)) return false;
     for (known_t *k = known_first(s, g->digest); k != NULL; k = known_next(k, g->digest)) {
-        if (!is_other_copy(g, k->grant) || !grant_is_served_for_ever(k->grant)) continue;
-        g->is_moved = true;
-        is_reachable |= k->grant->mem->conn != 0;
+        if (!is_other_copy(g, k->grant)) continue;
+        g->is_moved |= grant_is_served_for_ever(k->grant) || is_seen(k->grant);
+        is_reachable |= is_seen(k->grant);
     }
+    g->is_moved |= g->is_dropped;
     master_stats(s, &st);
     if (!s->plan->has_room || st.evictions > 0 || is_forced(s, g) || g->is_removal_asked || is_reachable)
         return g->is_moved;

@@ -33,6 +33,7 @@ typedef struct grant {
     bool is_just_loaded; /* and did, and it is to be cold */
     bool is_copy; /* its node stores what another has */
     bool is_moved; /* the master dropped it, for another copy is served */
+    bool is_dropped; /* it did, before the other copy's node was away, and has not said so */
     bool is_removal_asked; /* the removal of its key was heard */
     bool is_pinned; /* hard: only a removal takes it away */
     bool is_commit_asked; /* its writer said that it is whole */

@@ -456,11 +456,12 @@ says_held(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f, const 
 
 /* How many copies a master counts that has learned of them from reports is not known here, nor what it knew when it
  * gave the answer, where that waited for a journal; nor which of two extents it means of what was staged while its
- * memory was away. */
+ * memory was away; nor which copies it has dropped whose node is away. */
 static bool
 is_share_known(const sim_t *s)
 {
-    return s->plan->replicas_max == 1 && master_term(s) == 1 && !s->plan->has_journal && !s->plan->has_tiers;
+    return s->plan->replicas_max == 1 && master_term(s) == 1 && !s->plan->has_journal && !s->plan->has_tiers &&
+           !s->plan->has_moves;
 }
 
 static uint64_t

@@ -9,6 +9,7 @@
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/record.h"
 #include "master/core/catalog/tenant.h"
+#include "proto/segfmt.h"
 
 /* limit of removed keys; the map is made for this number at once, so that no insertion copies the map */
 #define HELD_MAX (1u << 18)
@@ -42,10 +43,19 @@ raise_to(kvp_protect_t *prot, kvp_digest_t digest, uint64_t version)
     *at = kvp_max_u64(*at, version);
 }
 
+/* Returns true if memory that was not reported yet may have the version. */
+static bool
+may_come_back(const kvp_protect_t *prot, uint64_t version)
+{
+    bool is_copied = prot->are_copies_open && version < kvp_gen_make(prot->ctx->term, 0) && KVP_RULE(COPY_GONE);
+
+    return version > 0 && (is_copied || kvp_gone_is_rebuilding(prot));
+}
+
 void
 kvp_gone_hold(kvp_protect_t *prot, kvp_digest_t digest, uint64_t version)
 {
-    if (version == 0 || !kvp_gone_is_rebuilding(prot)) return;
+    if (!may_come_back(prot, version)) return;
     kvp_ctx_spend(prot->ctx, HOLD_RECORDS);
     if (prot->gone.n >= prot->gone_read + HELD_MAX && kvp_digestmap_at(&prot->gone, digest) == NULL) {
         prot->is_gone_full = true;
@@ -58,8 +68,8 @@ kvp_gone_hold(kvp_protect_t *prot, kvp_digest_t digest, uint64_t version)
 void
 kvp_gone_say(kvp_protect_t *prot, kvp_digest_t digest, uint64_t version, kvp_gone_t why)
 {
-    if (!kvp_gone_is_rebuilding(prot)) return;
-    if (KVP_RULE(GONE_WHILE_REPORTING)) kvp_record_gone(prot->cat, NULL, digest, version, why, KVP_CAUSE_NOT_KNOWN);
+    if (kvp_gone_is_rebuilding(prot) && KVP_RULE(GONE_WHILE_REPORTING))
+        kvp_record_gone(prot->cat, NULL, digest, version, why, KVP_CAUSE_NOT_KNOWN);
     kvp_gone_hold(prot, digest, version);
 }
 
@@ -92,4 +102,5 @@ kvp_gone_forget(kvp_protect_t *prot)
 {
     kvp_digestmap_fini(&prot->gone);
     prot->gone_read = prot->gone_pruned = 0;
+    prot->are_copies_open = false;
 }

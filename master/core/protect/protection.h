@@ -54,6 +54,7 @@ typedef struct kvp_protect {
     kvp_digestmap_t gone; /* key -> highest removed version, while nodes may report removed objects */
     uint32_t gone_read; /* number of entries of `gone` that come from an earlier master's log */
     uint32_t gone_pruned; /* number of entries of `gone` left after its last pruning */
+    bool are_copies_open; /* flag: a node may have a copy that an earlier master ordered, and has not reported it */
     bool is_gone_full; /* flag: the map `gone` is full, so reports of nodes are not trusted any more */
 
     kvp_ptab_t tickets;

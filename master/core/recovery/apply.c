@@ -90,6 +90,7 @@ apply_drain(kvp_master_t *m, const kvp_jrec_drain_t *rec)
 
     if (g == NULL || g->is_tier) return KVP_CORRUPT;
     kvp_segment_drain(&m->space, g, rec->flags, rec->bytes_per_s);
+    m->prot.are_copies_open = true;
     return KVP_OK;
 }
 

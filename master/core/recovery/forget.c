@@ -78,6 +78,6 @@ void
 kvp_forget_some(kvp_master_t *m)
 {
     end_lack(m);
-    if (m->prot.gone.cap > 0 && !is_any_expected(m)) kvp_gone_forget(&m->prot);
+    if ((m->prot.gone.cap > 0 || m->prot.are_copies_open) && !is_any_expected(m)) kvp_gone_forget(&m->prot);
     forget_tenants(m);
 }
