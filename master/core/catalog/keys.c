@@ -294,9 +294,15 @@ prefix_rele(kvp_keystore_t *ks, uint32_t number)
 static size_t
 front_len(const uint8_t *key, size_t len)
 {
-    for (size_t i = len; i > PREFIX_MIN; i--)
-        if (key[i - 1] == '@' || key[i - 1] == '/' || key[i - 1] == ':') return i;
-    return 0;
+    static const char separators[] = {'@', '/', ':'};
+    size_t end = PREFIX_MIN;
+
+    for (size_t i = 0; i < sizeof separators && end < len; i++) {
+        const uint8_t *last = memrchr(key + end, separators[i], len - end);
+
+        if (last != NULL) end = (size_t)(last - key) + 1;
+    }
+    return end == PREFIX_MIN ? 0 : end;
 }
 
 /* Takes a reference to the prefix of the key, and returns its number; NONE = the key has no prefix (*len_out is 0). */
