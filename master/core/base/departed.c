@@ -52,19 +52,11 @@ bucket_of(const kvp_departed_t *table, uint64_t id)
     return &table->entries[(id >> 16 & (table->buckets - 1)) * WAYS];
 }
 
-void
-kvp_departed_prefetch(const kvp_departed_t *table, uint64_t id)
+static void
+store(kvp_departed_t *table, const kvp_departure_t *departure)
 {
-    if (table->entries != NULL) __builtin_prefetch(bucket_of(table, id), 1);
-}
+    kvp_departure_t *bucket = bucket_of(table, departure->id), *to = bucket;
 
-void
-kvp_departed_note(kvp_departed_t *table, const kvp_departure_t *departure)
-{
-    kvp_departure_t *bucket, *to;
-
-    if (table->entries == NULL) return;
-    bucket = to = bucket_of(table, departure->id);
     for (uint32_t i = 0; i < WAYS; i++) {
         if (bucket[i].cause == 0 || bucket[i].id == departure->id) {
             to = &bucket[i];
@@ -76,6 +68,19 @@ kvp_departed_note(kvp_departed_t *table, const kvp_departure_t *departure)
     *to = *departure;
 }
 
+void
+kvp_departed_note(kvp_departed_t *table, const kvp_departure_t *departure)
+{
+    if (table->entries == NULL) return;
+    table->news[table->new_n++] = *departure;
+    if (table->new_n < KVP_DEPARTED_NEW) return;
+    for (uint32_t i = 0; i < table->new_n; i++)
+        __builtin_prefetch(bucket_of(table, table->news[i].id), 1);
+    for (uint32_t i = 0; i < table->new_n; i++)
+        store(table, &table->news[i]);
+    table->new_n = 0;
+}
+
 const kvp_departure_t *
 kvp_departed_find(const kvp_departed_t *table, uint64_t id, uint32_t *since_out)
 {
@@ -84,6 +89,8 @@ kvp_departed_find(const kvp_departed_t *table, uint64_t id, uint32_t *since_out)
 
     *since_out = table->entries == NULL ? UINT32_MAX : table->since;
     if (table->entries == NULL) return NULL;
+    for (uint32_t i = table->new_n; i-- > 0;)
+        if (table->news[i].id == id) return &table->news[i];
     bucket = bucket_of(table, id);
     for (uint32_t i = 0; i < WAYS; i++) {
         if (bucket[i].cause == 0)

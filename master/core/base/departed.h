@@ -7,6 +7,7 @@
 #include "proto/cause.h"
 
 #define KVP_DEPARTED_READ 0x80u /* flag in `detail`: the object was read since its put */
+#define KVP_DEPARTED_NEW 16u /* departures that are put into their buckets together */
 
 /* One departure. All entries of a bucket lie in one cache line. */
 typedef struct {
@@ -26,6 +27,9 @@ typedef struct {
     uint64_t buckets; /* number of buckets, a power of two */
     uint64_t touched; /* buckets whose pages kvp_departed_tick has touched */
     uint32_t since; /* time at which the table was made */
+    uint32_t new_n;
+    /* the last departures, oldest first, which are not in a bucket yet: the loads of many buckets overlap */
+    kvp_departure_t news[KVP_DEPARTED_NEW];
 } kvp_departed_t;
 
 /* kvp_departed_time returns a time of the core's clock in units of 2^26 ns (67 ms), which last for nine years.
@@ -47,9 +51,7 @@ void kvp_departed_init(kvp_departed_t *table, uint64_t bytes, uint64_t now_ns);
 void kvp_departed_tick(kvp_departed_t *table);
 void kvp_departed_fini(kvp_departed_t *table);
 
-/* kvp_departed_prefetch begins to load the key's bucket. kvp_departed_note records a departure, in place of an
- * earlier departure of the same key. */
-void kvp_departed_prefetch(const kvp_departed_t *table, uint64_t id);
+/* kvp_departed_note records a departure, in place of an earlier departure of the same key. */
 void kvp_departed_note(kvp_departed_t *table, const kvp_departure_t *departure);
 
 /* kvp_departed_find returns the key's last departure; NULL = the table does not know one. Borrowed until the next

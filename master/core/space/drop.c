@@ -176,14 +176,13 @@ gone_of(kvp_cause_t cause)
     }
 }
 
-/* Describes the object's departure for the table of departures, whose bucket it begins to load. */
+/* Describes the object's departure for the table of departures. */
 static kvp_departure_t
 departure_of(kvp_space_t *sp, uint32_t oid, kvp_cause_t cause)
 {
     const kvp_obj_t *o = kvp_obj(sp->cat->index, oid);
     kvp_departure_t d = {.id = o->id, .cause = (uint8_t)cause, .at = kvp_departed_time(sp->ctx->now_ns)};
 
-    kvp_departed_prefetch(&sp->cat->departed, d.id);
     if (o->chunk != KVP_OBJ_CHUNK_NONE) d.segment = (uint16_t)kvp_obj_chunk(sp->cat, o)->segment->id;
     if (o->state == KVP_OBJ_COMMITTED) {
         d.detail = kvp_age_code(kvp_ages_age(&sp->cat->ages, kvp_obj_version(o), sp->ctx->now_ns));
