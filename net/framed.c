@@ -306,8 +306,7 @@ send_sealed(kvp_framed_t *c)
         ssize_t n;
 
         if (c->sealed_at == c->sealed.len) {
-            kvp_buf_fini(&c->sealed); /* an idle connection has no buffer */
-            kvp_buf_init(&c->sealed, 0);
+            kvp_buf_reset(&c->sealed);
             c->sealed_at = 0;
             kvp_tls_take_all(c->tls, &c->sealed);
             if (c->sealed.err != KVP_OK) return KVP_NOMEM;

@@ -26,8 +26,9 @@ static const uint8_t alpn[] = "\x08kvpool/1";
 
 struct kvp_tls {
     SSL *ssl; /* NULL = it could not be made; err is the reason */
-    pthread_mutex_t lock; /* guards ssl and wbio, after the handshake */
-    BIO *rbio, *wbio; /* of ssl: encrypted bytes that were received, and that are to be sent */
+    pthread_mutex_t lock; /* guards ssl, in and out, after the handshake */
+    kvp_buf_t in, out; /* encrypted bytes that were received, and that are to be sent */
+    size_t in_at, out_at; /* offsets of their first unread bytes */
     bool is_client, is_done;
     const char *peer_text; /* the peer's role, for people; static text */
     kvp_authrole_t role; /* of the peer, that a client wants */
@@ -228,10 +229,74 @@ make_ctx(const SSL_METHOD *method, const kvp_creds_t *files, kvp_identity_t *who
 }
 
 /* ---- connections */
+/* OpenSSL reads from `in` and writes to `out`. Its own BIO of memory would clear and copy each byte once more. */
+static int
+read_in(BIO *bio, char *to, int cap)
+{
+    kvp_tls_t *t = BIO_get_data(bio);
+    const size_t n = kvp_min_u64(t->in.len - t->in_at, (uint64_t)cap);
+
+    BIO_clear_retry_flags(bio);
+    if (n == 0) {
+        BIO_set_retry_read(bio); /* more bytes may follow */
+        return -1;
+    }
+    memcpy(to, t->in.data + t->in_at, n);
+    t->in_at += n;
+    return (int)n;
+}
+
+static int
+write_out(BIO *bio, const char *bytes, int len)
+{
+    kvp_tls_t *t = BIO_get_data(bio);
+
+    kvp_buf_append(&t->out, bytes, (size_t)len);
+    return t->out.err == KVP_OK ? len : -1;
+}
+
+static long
+control_bio(BIO *bio, int what, long arg, void *to)
+{
+    (void)bio;
+    (void)arg;
+    (void)to;
+    return what == BIO_CTRL_FLUSH;
+}
+
+static BIO_METHOD *bio_method;
+
+static void
+make_bio_method(void)
+{
+    BIO_METHOD *m = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "kvpool");
+
+    if (m == NULL || BIO_meth_set_read(m, read_in) != 1 || BIO_meth_set_write(m, write_out) != 1 ||
+        BIO_meth_set_ctrl(m, control_bio) != 1)
+        BIO_meth_free(m);
+    else
+        bio_method = m;
+}
+
+static BIO *
+make_bio(kvp_tls_t *t)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    BIO *bio;
+
+    pthread_once(&once, make_bio_method);
+    bio = bio_method == NULL ? NULL : BIO_new(bio_method);
+    if (bio == NULL) return NULL;
+    BIO_set_data(bio, t);
+    BIO_set_init(bio, 1);
+    return bio;
+}
+
 static kvp_tls_t *
 tls_create(SSL_CTX *ctx, bool is_client, kvp_authrole_t role, const char *cluster)
 {
     kvp_tls_t *t = calloc(1, sizeof *t);
+    BIO *bio;
 
     if (t == NULL) return NULL;
     pthread_mutex_init(&t->lock, NULL);
@@ -241,17 +306,13 @@ tls_create(SSL_CTX *ctx, bool is_client, kvp_authrole_t role, const char *cluste
     snprintf(t->cluster, sizeof t->cluster, "%s", cluster);
     if (ctx == NULL) return t;
     t->ssl = SSL_new(ctx);
-    t->rbio = BIO_new(BIO_s_mem());
-    t->wbio = BIO_new(BIO_s_mem());
-    if (t->ssl == NULL || t->rbio == NULL || t->wbio == NULL) {
-        BIO_free(t->rbio);
-        BIO_free(t->wbio);
-        t->rbio = t->wbio = NULL;
+    bio = make_bio(t);
+    if (t->ssl == NULL || bio == NULL) {
+        BIO_free(bio);
         fail_tls(t, KVP_NOMEM, "out of memory");
         return t;
     }
-    BIO_set_mem_eof_return(t->rbio, -1); /* empty: more bytes may follow */
-    SSL_set_bio(t->ssl, t->rbio, t->wbio);
+    SSL_set_bio(t->ssl, bio, bio);
     if (is_client)
         SSL_set_connect_state(t->ssl);
     else
@@ -282,6 +343,8 @@ kvp_tls_destroy(kvp_tls_t *tls)
     if (tls == NULL) return;
     SSL_free(tls->ssl);
     ERR_clear_error();
+    kvp_buf_fini(&tls->in);
+    kvp_buf_fini(&tls->out);
     pthread_mutex_destroy(&tls->lock);
     free(tls);
 }
@@ -335,8 +398,8 @@ kvp_tls_feed(kvp_tls_t *tls, const void *bytes, size_t len)
 
     pthread_mutex_lock(&tls->lock);
     err = tls->err;
-    if (err == KVP_OK && len > 0 && BIO_write(tls->rbio, bytes, (int)len) != (int)len)
-        err = fail_tls(tls, KVP_NOMEM, "out of memory");
+    if (err == KVP_OK) kvp_buf_append(&tls->in, bytes, len);
+    if (err == KVP_OK && tls->in.err != KVP_OK) err = fail_tls(tls, KVP_NOMEM, "out of memory");
     pthread_mutex_unlock(&tls->lock);
     return err;
 }
@@ -347,9 +410,20 @@ kvp_tls_held(kvp_tls_t *tls)
     size_t n;
 
     pthread_mutex_lock(&tls->lock);
-    n = tls->err != KVP_OK ? 1 : BIO_ctrl_pending(tls->rbio) + (size_t)SSL_pending(tls->ssl);
+    n = tls->err != KVP_OK ? 1 : tls->in.len - tls->in_at + (size_t)SSL_pending(tls->ssl);
     pthread_mutex_unlock(&tls->lock);
     return n;
+}
+
+/* Decrypts into `plain`. A call of OpenSSL that would find nothing to read costs as much as a short record. */
+static kvp_err_t
+open_some(kvp_tls_t *t, void *plain, size_t cap, size_t *n_out)
+{
+    if (t->in_at < t->in.len || SSL_pending(t->ssl) > 0)
+        return convert_result(t, SSL_read_ex(t->ssl, plain, cap, n_out));
+    kvp_buf_fini(&t->in); /* an idle connection has no buffer */
+    t->in_at = 0;
+    return (SSL_get_shutdown(t->ssl) & SSL_RECEIVED_SHUTDOWN) != 0 ? KVP_DISCONNECTED : KVP_EAGAIN;
 }
 
 kvp_err_t
@@ -362,9 +436,7 @@ kvp_tls_open(kvp_tls_t *tls, void *plain, size_t cap, size_t *n_out)
     err = tls->err;
     ERR_clear_error();
     while (err == KVP_OK && done < cap) {
-        const int rc = SSL_read_ex(tls->ssl, (char *)plain + done, cap - done, &n);
-
-        err = convert_result(tls, rc);
+        err = open_some(tls, (char *)plain + done, cap - done, &n);
         if (err == KVP_OK) done += n;
     }
     pthread_mutex_unlock(&tls->lock);
@@ -384,7 +456,7 @@ kvp_tls_seal(kvp_tls_t *tls, const void *plain, size_t len)
     ERR_clear_error();
     /* A buffer in memory takes everything, so there are no partial writes. */
     if (err == KVP_OK && len > 0) err = convert_result(tls, SSL_write_ex(tls->ssl, plain, len, &n));
-    if (err == KVP_EAGAIN) err = fail_tls(tls, KVP_NOMEM, "out of memory");
+    if (err == KVP_EAGAIN || tls->out.err != KVP_OK) err = fail_tls(tls, KVP_NOMEM, "out of memory");
     pthread_mutex_unlock(&tls->lock);
     return err;
 }
@@ -392,13 +464,33 @@ kvp_tls_seal(kvp_tls_t *tls, const void *plain, size_t len)
 size_t
 kvp_tls_take(kvp_tls_t *tls, void *to, size_t cap)
 {
-    int n;
+    size_t n;
 
-    if (tls->ssl == NULL) return 0;
     pthread_mutex_lock(&tls->lock);
-    n = BIO_read(tls->wbio, to, (int)cap);
+    n = kvp_min_u64(tls->out.len - tls->out_at, cap);
+    if (n > 0) memcpy(to, tls->out.data + tls->out_at, n);
+    tls->out_at += n;
+    if (tls->out_at == tls->out.len) {
+        kvp_buf_reset(&tls->out);
+        tls->out_at = 0;
+    }
     pthread_mutex_unlock(&tls->lock);
-    return n > 0 ? (size_t)n : 0;
+    return n;
+}
+
+void
+kvp_tls_take_all(kvp_tls_t *tls, kvp_buf_t *to)
+{
+    pthread_mutex_lock(&tls->lock);
+    if (to->len == 0 && tls->out_at == 0) {
+        kvp_buf_fini(to);
+        kvp_buf_swap(to, &tls->out);
+    } else {
+        kvp_buf_append(to, tls->out.data + tls->out_at, tls->out.len - tls->out_at);
+        kvp_buf_fini(&tls->out);
+        tls->out_at = 0;
+    }
+    pthread_mutex_unlock(&tls->lock);
 }
 
 const char *

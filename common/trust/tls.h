@@ -52,9 +52,11 @@ size_t kvp_tls_held(kvp_tls_t *tls);
 kvp_err_t kvp_tls_open(kvp_tls_t *tls, void *plain, size_t cap, size_t *n_out) KVP_MUST_USE;
 
 /* kvp_tls_seal encrypts len bytes, after the handshake: OK or a lasting error. kvp_tls_take moves up to cap encrypted
- * bytes to `to` and returns their number; 0 = none are left to send. */
+ * bytes to `to` and returns their number; 0 = none are left to send. kvp_tls_take_all appends all of them to a buffer
+ * without a limit, whose err is then the error; an empty buffer is exchanged for them. */
 kvp_err_t kvp_tls_seal(kvp_tls_t *tls, const void *plain, size_t len) KVP_MUST_USE;
 size_t kvp_tls_take(kvp_tls_t *tls, void *to, size_t cap);
+void kvp_tls_take_all(kvp_tls_t *tls, kvp_buf_t *to);
 
 /* kvp_tls_why returns the reason of the last error for people; "" = none. kvp_tls_peer returns the identity that the
  * peer's certificate proves, after the handshake. Without a valid one the identity has no role, and a reason. */
@@ -66,19 +68,5 @@ const kvp_identity_t *kvp_tls_peer(const kvp_tls_t *tls);
 bool kvp_tls_is_hello(const uint8_t *bytes, size_t len);
 
 #pragma GCC visibility pop
-
-/* kvp_tls_take_all appends all encrypted bytes to a buffer, whose err is then the error. */
-static inline void
-kvp_tls_take_all(kvp_tls_t *tls, kvp_buf_t *to)
-{
-    size_t n = 1;
-
-    while (n > 0) {
-        uint8_t *room = kvp_buf_reserve(to, 2 * KVP_TLS_RECORD_MAX);
-
-        n = room == NULL ? 0 : kvp_tls_take(tls, room, to->cap - to->len);
-        to->len += n;
-    }
-}
 
 #endif

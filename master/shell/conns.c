@@ -184,14 +184,10 @@ on_written(uv_write_t *write, int status)
 static bool
 seal_waiting(kvp_server_conn_t *conn)
 {
-    kvp_buf_t sealed;
-
     if (kvp_tls_seal(conn->tls, conn->waiting.data, conn->waiting.len) != KVP_OK) return false;
-    kvp_buf_init(&sealed, 0);
-    kvp_tls_take_all(conn->tls, &sealed);
-    kvp_buf_fini(&conn->waiting);
-    conn->waiting = sealed;
-    return sealed.err == KVP_OK;
+    kvp_buf_reset(&conn->waiting);
+    kvp_tls_take_all(conn->tls, &conn->waiting);
+    return conn->waiting.err == KVP_OK;
 }
 
 /* write_waiting writes the queued bytes to the socket; libuv writes later what the socket does not accept now.
