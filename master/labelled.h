@@ -18,8 +18,8 @@ typedef struct {
 void kvp_labelled_copy(kvp_labelled_t *figures, const kvp_master_t *master);
 void kvp_labelled_write(const kvp_labelled_t *figures, kvp_buf_t *out);
 
-/* kvp_labelled_head begins the gauge kvpool_master_NAME. kvp_labelled_value appends one value of it; labels is a text
- * such as `node="n1"`, with escaped values, of at most 512 bytes. */
+/* kvp_labelled_head begins the gauge kvpool_master_NAME, or the counter if NAME ends with "_total". kvp_labelled_value
+ * appends one value of it; labels is a text such as `node="n1"`, with escaped values, of at most 512 bytes. */
 void kvp_labelled_head(kvp_buf_t *out, const char *name, const char *help);
 void kvp_labelled_value(kvp_buf_t *out, const char *name, const char *labels, double value);
 

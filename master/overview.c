@@ -2,6 +2,7 @@
 #include "master/overview.h"
 
 #include "proto/explained.h"
+#include "proto/wire.h"
 
 #include <string.h>
 
@@ -60,7 +61,10 @@ write_nodes(kvp_jsonw_t *w, const kvp_labelled_t *f)
         kvp_jsonw_open(w, NULL, '{');
         kvp_jsonw_text(w, "node", f->nodes[i].name);
         kvp_jsonw_text(w, "tier", f->nodes[i].is_tier ? "ssd" : "memory");
-        kvp_jsonw_text(w, "state", kvp_segment_state_name(f->nodes[i].state));
+        kvp_jsonw_text(w, "state",
+                       f->nodes[i].is_drained && f->nodes[i].state == KVP_SEG_LOST
+                           ? "away (drained)"
+                           : kvp_segment_state_name(f->nodes[i].state));
         kvp_jsonw_u64(w, "size_bytes", f->nodes[i].size_bytes);
         kvp_jsonw_u64(w, "used_bytes", f->nodes[i].used_bytes);
         kvp_jsonw_u64(w, "objects", f->nodes[i].objects);
@@ -88,6 +92,7 @@ write_tenants(kvp_jsonw_t *w, const kvp_labelled_t *f)
         kvp_jsonw_text(w, "tenant", t->name);
         kvp_jsonw_u64(w, "objects", t->objects);
         kvp_jsonw_u64(w, "used_bytes", t->used_bytes);
+        kvp_jsonw_u64(w, "chunk_bytes", t->chunk_bytes);
         write_asked(w, "asked_minute", "hit_ratio_minute", &t->minute);
         write_asked(w, "asked_hour", "hit_ratio_hour", &t->hour);
         kvp_jsonw_open(w, "curve", '[');
@@ -110,6 +115,10 @@ write_pool(kvp_jsonw_t *w, const kvp_master_stats_t *st)
                   {"clients", st->clients},
                   {"size_bytes", st->size_bytes},
                   {"used_bytes", st->used_bytes},
+                  {"unowned_bytes", st->unowned_bytes},
+                  {"owned_free_bytes", st->owned_free_bytes},
+                  {"owners", st->owners},
+                  {"draining_bytes", st->draining_bytes},
                   {"tier_size_bytes", st->tier_size_bytes},
                   {"tier_bytes", st->tier_bytes},
                   {"tier_objects", st->tier_objects},

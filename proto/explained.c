@@ -55,6 +55,9 @@ span_text(uint64_t ms, char text[SPAN_MAX])
 static const char *
 help_for(const Kvp__Pb__Explained *e)
 {
+    if (e->elsewhere > 0)
+        return "a chunk of memory belongs to one tenant: use fewer tenants, nodes with smaller --chunk-bytes, or more "
+               "--memory; `kvpool stat` shows how much is free, and for which tenants";
     switch (e->cause) {
     case KVP_CAUSE_EVICTED:
         return "give the nodes more --memory, or an --ssd; `kvpool curve` shows what more memory would bring";
@@ -161,6 +164,9 @@ explain_cause(const Kvp__Pb__Explained *e, char text[SENTENCE_MAX])
     if (e->age_ms > 0) add_text(text, SENTENCE_MAX, ", about %s after its put", span_text(e->age_ms, span));
     if (e->cause >= KVP_CAUSE_EVICTED && e->cause <= KVP_CAUSE_EVICTED_MEMORY_ONLY)
         add_text(text, SENTENCE_MAX, e->was_read ? ", after reads" : ", never read");
+    if (e->elsewhere > 0)
+        add_text(text, SENTENCE_MAX, ", although at least %u/8 of the memory was free in chunks of other tenants",
+                 e->elsewhere);
 }
 
 /* ---- JSON */
@@ -253,6 +259,7 @@ write_explained(const writer_t *x, const Kvp__Pb__Explained *e)
     kvp_jsonw_text(x->w, "node", e->node);
     kvp_jsonw_bool(x->w, "was_read", e->was_read);
     kvp_jsonw_u64(x->w, "age_ms", e->age_ms);
+    if (e->elsewhere > 0) kvp_jsonw_ratio(x->w, "free_elsewhere_ratio", e->elsewhere, 8);
     if (e->n_copies > 0) write_object(x, e);
     kvp_jsonw_close(x->w, '}');
 }

@@ -42,6 +42,7 @@ def test_tenants_have_curves_and_ratios_of_their_own(pool):
         told = pool.kvpool("stat", "--json", "--tenant", tenant).json
         assert told["pool"]["hit_ratio_minute"] == 0.5 and told["tenants"][0]["hit_ratio_hour"] == ratio
     assert "last minute: 50.0 % (" in pool.kvpool("stat").text
+    assert pool.kvpool("curve", "--all-tenants").text.count("if all this memory were the tenant's") == len(curves) - 1
 
 
 def test_nodes_and_masters_are_listed(pool):

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node is drained: its objects move to other nodes while clients read, put and remove, and then it may die."""
+import json
+import re
 import time
 
 import pytest
@@ -60,6 +62,9 @@ def test_drained_node_may_be_killed(make_pool, path):
     assert client("bput after/ 0 50 4096")["results"] == {"OK": 50}
     sizes["after/"] = (50, 4096)
     assert segments(pool)["node1"]["state"] == "draining" and segments(pool)["node1"]["objects"] == 0
+    shown, page = pool.kvpool("stat"), json.loads(pool.master.http_get("/overview")[1])["pool"]
+    assert re.search(r"^memory .* of 64 MiB used .*\n {11}64 MiB more are of nodes that are being drained", shown.text, re.M), shown.text
+    assert page["size_bytes"] == page["draining_bytes"] == figures(pool.master)["size_bytes"] == 64 * MIB
     pool.nodes[0].kill9()
     for prefix, (n, size) in sizes.items():
         intact(client, n, size, prefix)
@@ -67,6 +72,9 @@ def test_drained_node_may_be_killed(make_pool, path):
         assert pool.get(key).out == key.encode()
     wait_until(lambda: segments(pool)["node1"]["state"] == "lost", 5, "the master to miss the node")
     assert pool.kvpool("stat", "--json").json["pool"]["status"] == "ok" and "undrain node1" in pool.kvpool("node", "ls").text
+    assert re.search(r"^  node1 +away \(drained\) +- ", pool.kvpool("node", "ls").text, re.M)
+    wait_until(lambda: {"away (drained)", "up"} == {n["state"] for n in json.loads(pool.master.http_get("/overview")[1])["nodes"]}, 3,
+               "the page to say so")
     assert "node_drained" in {it["code"] for it in pool.kvpool("doctor", "--json").json["findings"]}
     assert client("all force=1")["removed"] == len(long_keys) + sum(n for n, _ in sizes.values())
 

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tenants: equal keys of two tenants are two objects, and nothing that one does to its own touches the other's."""
+import json
+import re
+
 import pytest
 
 from clients import PATHS, Shell, figures, settled
+from conftest import PROGRAMS, run_program
 
 SIZE = 100_000
 
@@ -126,3 +130,33 @@ def test_sixteen_tenants_fit_in_the_pool_of_kvpool_up(pool):
     assert figures(pool.master)["evictions"] == 0
     assert tenants[0](f"put big {16 << 20}")["err"] == "OK"
     assert tenants[0](f"put big2 {(16 << 20) + 1}")["err"] == "TOO_LARGE"
+
+
+@pytest.mark.pool(nodes=1, memory="16MiB", node_args=("--chunk-bytes", "1MiB"))
+def test_evictions_beside_the_free_memory_of_other_tenants_are_explained(pool):
+    """Fails if a pool that evicts though much of its memory is free does not say, in each of its views, that the free memory lies in
+    chunks of other tenants, or if a pool of one tenant says so.
+    """
+    assert pool.put("k", b"x", "--tenant", "small0").rc == 0
+    assert "free in the chunks" not in pool.kvpool("stat").text
+    for i in range(12):
+        assert pool.put("k", bytes(20_000), "--tenant", f"small{i}").rc == 0
+    busy = Shell(pool.bench, pool.addr, "busy", tenant="busy")
+    for i in range(0, 128, 8):
+        assert busy(f"bput b/ {i} 8 65536")["results"] == {"OK": 8}
+    shown, page = pool.kvpool("stat"), json.loads(pool.master.http_get("/overview")[1])
+    counts = pool.kvpool("stat", "--json").json["pool"]["counters"]
+    assert counts["owners"] == 13 and counts["owned_free_bytes"] > 11 << 20 and counts["unowned_bytes"] == 0, counts
+    assert counts["evict_beside_free"] == counts["evictions"] > 0
+    assert re.search(r"^memory .*\n {11}1[12]\.\d+ MiB are free in the chunks of 13 tenants, each for its tenant only; 0 B for any tenant$",
+                     shown.text, re.M), shown.text
+    why = pool.kvpool("why", "b/0", "--tenant", "busy")
+    assert "evicted from memory" in why.text and "although at least 5/8 of the memory was free in chunks of other tenants" in why.text
+    assert "smaller --chunk-bytes" in why.text, why.text
+    assert page["pool"]["owned_free_bytes"] == counts["owned_free_bytes"] and page["pool"]["owners"] == 13
+    assert {t["tenant"]: t["chunk_bytes"] for t in page["tenants"]}["small3"] == 1 << 20
+    metrics = pool.master.http_get("/metrics")[1]
+    assert 'kvpool_master_tenant_chunk_bytes{tenant="small3"} 1048576' in metrics and "kvpool_master_owners 13" in metrics
+    assert f'kvpool_master_node_evictions_total{{node="node1",tier="memory"}} {counts["evictions"]}\n' in metrics
+    assert f'owned_free_bytes={counts["owned_free_bytes"]} ' in run_program(
+        ["sh", "-c", f"{PROGRAMS['kvpool']} stat --watch=100ms --master {pool.addr} | head -1"], pool.bench.env()).text

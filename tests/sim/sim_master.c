@@ -562,6 +562,7 @@ void
 master_stats(const sim_t *s, kvp_master_stats_t *stats_out)
 {
     kvp_master_stats(s->master->core, stats_out);
+    stats_out->size_bytes += stats_out->draining_bytes; /* the core's bounds are shares of all connected memory */
 }
 
 bool

@@ -144,6 +144,12 @@ draw_head(screen_t *s, struct json_object *head)
     put_pair(s, head, "", "used_bytes", " used of ", "size_bytes");
     put_figure(s, head, "", "objects", " objects");
     put_figure(s, head, "", "attempts", " puts under way");
+    if (kvp_json_get_u64(head, "owners") > 1) {
+        put_pair(s, head, "", "owned_free_bytes", " free in chunks of single tenants, of ", "owners");
+        put_figure(s, head, "", "unowned_bytes", " free for any");
+    }
+    if (kvp_json_get_u64(head, "draining_bytes") > 0)
+        put_figure(s, head, "", "draining_bytes", " more are being drained");
     end_line(s, ' ');
     put_text(s, "SSD");
     if (kvp_json_get_u64(head, "ssd_size_bytes") == 0) {

@@ -48,7 +48,8 @@ member_of(struct json_object *of, const char *name, struct json_object *(*make)(
 static void
 read_line(const char *line, const char *value, struct json_object *calls, struct json_object *tenants)
 {
-    static const char *const figures[][2] = {{"tenant_objects{", "objects"}, {"tenant_used_bytes{", "used_bytes"}};
+    static const char *const figures[][2] = {
+        {"tenant_objects{", "objects"}, {"tenant_used_bytes{", "used_bytes"}, {"tenant_chunk_bytes{", "chunk_bytes"}};
     char name[NAME_MAX_BYTES], le[NAME_MAX_BYTES];
     const char *kind = line + strlen("kvpool_master_");
     const double number = strtod(value, NULL);
@@ -230,6 +231,21 @@ kvp_top_mark_away(struct json_object *masters)
 }
 
 void
+kvp_top_mark_lost(struct json_object *nodes)
+{
+    const size_t n = nodes == NULL ? 0 : json_object_array_length(nodes);
+
+    for (size_t i = 0; i < n; i++) {
+        struct json_object *node = json_object_array_get_idx(nodes, i);
+
+        if (strcmp(kvp_json_get_text(node, "state"), "lost") != 0) continue;
+        json_object_object_add(node, "transport", NULL);
+        if (strcmp(kvp_json_get_text(node, "drain"), "done") == 0)
+            json_object_object_add(node, "state", json_object_new_string("away (drained)"));
+    }
+}
+
+void
 kvp_top_join_tiers(struct json_object *nodes, struct json_object *tiers)
 {
     const size_t nodes_n = nodes == NULL ? 0 : json_object_array_length(nodes);
@@ -279,6 +295,7 @@ make_nodes(struct json_object *before, struct json_object *now, double seconds)
     const size_t n = nodes == NULL ? 0 : json_object_array_length(nodes);
 
     kvp_top_join_tiers(nodes, kvp_json_get(now, "tiers"));
+    kvp_top_mark_lost(nodes);
     for (size_t i = 0; i < n; i++) {
         struct json_object *node = json_object_array_get_idx(nodes, i);
 
@@ -293,7 +310,8 @@ make_nodes(struct json_object *before, struct json_object *now, double seconds)
 static struct json_object *
 make_tenants(struct json_object *now)
 {
-    static const char *const columns[] = {"tenant", "objects", "used_bytes", "hit_ratio_minute", "hit_ratio_hour"};
+    static const char *const columns[] = {"tenant",      "objects",          "used_bytes",
+                                          "chunk_bytes", "hit_ratio_minute", "hit_ratio_hour"};
     struct json_object *known = kvp_json_get(kvp_json_get(now, "metrics"), "tenants");
     struct json_object *list, *rows;
 
@@ -374,8 +392,10 @@ make_transports(struct json_object *nodes)
     for (size_t i = 0; i < json_object_array_length(nodes); i++) {
         struct json_object *node = json_object_array_get_idx(nodes, i);
         const char *name = kvp_json_get_text(node, "transport");
-        struct json_object *row = member_of(by_name, name, json_object_new_object);
+        struct json_object *row;
 
+        if (kvp_json_get(node, "transport") == NULL) continue; /* the node is lost */
+        row = member_of(by_name, name, json_object_new_object);
         json_object_object_add(row, "transport", json_object_new_string(name));
         for (size_t s = 0; s < KVP_ARRAY_LEN(sums); s++)
             json_object_object_add(row, sums[s],
@@ -398,6 +418,7 @@ add_state(struct json_object *head, struct json_object *now, struct json_object 
     static const char *const figures[] = {"term",           "objects",       "attempts",  "clients",
                                           "used_bytes",     "size_bytes",    "uptime_ms", "hit_ratio_minute",
                                           "hit_ratio_hour", "reserved_bytes"};
+    static const char *const counters[] = {"owned_free_bytes", "unowned_bytes", "owners", "draining_bytes"};
     struct json_object *pool = kvp_json_get(now, "pool"), *tiers;
     const size_t tiers_n = kvp_json_get_list(now, "tiers", &tiers), nodes_n = json_object_array_length(nodes);
     uint64_t up = 0, ssd_used = 0, ssd_size = 0;
@@ -416,6 +437,8 @@ add_state(struct json_object *head, struct json_object *now, struct json_object 
     json_object_object_add(head, "nodes", json_object_new_uint64(nodes_n));
     for (size_t i = 0; i < KVP_ARRAY_LEN(figures); i++)
         json_object_object_add(head, figures[i], json_object_get(kvp_json_get(pool, figures[i])));
+    for (size_t i = 0; i < KVP_ARRAY_LEN(counters); i++)
+        json_object_object_add(head, counters[i], json_object_new_uint64(counter_of(now, counters[i])));
     json_object_object_add(head, "ssd_used_bytes", json_object_new_uint64(ssd_used));
     json_object_object_add(head, "ssd_size_bytes", json_object_new_uint64(ssd_size));
 }

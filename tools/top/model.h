@@ -28,6 +28,10 @@ struct json_object *kvp_top_wrong(struct json_object *stat);
 /* kvp_top_mark_away replaces the unknown lag of masters that do not follow by the text "away". */
 void kvp_top_mark_away(struct json_object *masters);
 
+/* kvp_top_mark_lost removes the transports to lost nodes, which the library would use if the nodes were there, and
+ * names the state of a lost node without an object: "away (drained)". */
+void kvp_top_mark_lost(struct json_object *nodes);
+
 /* kvp_top_join_tiers gives each node of the list the state and the bytes of its SSD tier, whose name is that of the
  * node with "/ssd" behind it. */
 void kvp_top_join_tiers(struct json_object *nodes, struct json_object *tiers);

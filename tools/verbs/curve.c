@@ -75,6 +75,8 @@ print_curve(struct json_object *curve)
 
     printf("%s: %" PRIu64 " keys were asked for\n",
            tenant[0] == '\0' ? "pool" : kvp_cli_quote(tenant, strlen(tenant), quoted, sizeof quoted), asked);
+    if (tenant[0] != '\0')
+        printf("  if all this memory were the tenant's: it has only its chunks, and tenants share the memory\n");
     for (size_t i = 0; i < json_object_array_length(at); i++) {
         struct json_object *one = json_object_array_get_idx(at, i);
         char label[16] = "with SSD";

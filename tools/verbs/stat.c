@@ -156,16 +156,21 @@ is_elected(struct json_object *masters)
            kvp_json_get_text(json_object_array_get_idx(masters, 0), "id")[0] != '\0';
 }
 
-/* Takes away the transports to lost nodes, which the library would use if the nodes were there: a table shows "-". */
+/* Prints what is free for which tenants, if there are several: a full pool is one without free chunks. */
 static void
-hide_lost_transports(struct json_object *segments)
+print_chunks(struct json_object *counters)
 {
-    for (size_t i = 0; i < json_object_array_length(segments); i++) {
-        struct json_object *segment = json_object_array_get_idx(segments, i);
+    char owned[KVP_BYTES_TEXT_MAX], other[KVP_BYTES_TEXT_MAX];
+    const uint64_t owners = kvp_json_get_u64(counters, "owners"),
+                   draining = kvp_json_get_u64(counters, "draining_bytes");
 
-        if (strcmp(kvp_json_get_text(segment, "state"), "lost") == 0)
-            json_object_object_add(segment, "transport", NULL);
-    }
+    if (owners > 1)
+        printf("%-11s%s are free in the chunks of %" PRIu64 " tenants, each for its tenant only; %s for any tenant\n",
+               "", kvp_format_bytes(kvp_json_get_u64(counters, "owned_free_bytes"), owned), owners,
+               kvp_format_bytes(kvp_json_get_u64(counters, "unowned_bytes"), other));
+    if (draining > 0)
+        printf("%-11s%s more are of nodes that are being drained, and take no new objects\n", "",
+               kvp_format_bytes(draining, owned));
 }
 
 static void
@@ -187,6 +192,7 @@ print_screen(struct json_object *stat)
     printf("nodes      %zu of %zu up\n", up, nodes);
     printf("memory     %s of %s used (%.1f %%)\n", kvp_format_bytes(used_bytes, used),
            kvp_format_bytes(size_bytes, size), percent_of(used_bytes, size_bytes));
+    print_chunks(kvp_json_get(pool, "counters"));
     print_tiers(tiers);
     printf("objects    %" PRIu64 ", and %" PRIu64 " puts under way\n", kvp_json_get_u64(pool, "objects"),
            kvp_json_get_u64(pool, "attempts"));
@@ -195,7 +201,7 @@ print_screen(struct json_object *stat)
     print_what_is_wrong(stat);
     static const char *const of_nodes[] = {"node", "state", "transport", "used_bytes", "size_bytes", "objects", "addr"};
     static const char *const of_masters[] = {"address", "state", "lag_bytes", "id"};
-    hide_lost_transports(segments);
+    kvp_top_mark_lost(segments);
     kvp_top_mark_away(masters);
     print_some_columns("nodes", segments, of_nodes, KVP_ARRAY_LEN(of_nodes));
     if (is_elected(masters)) print_some_columns("masters", masters, of_masters, KVP_ARRAY_LEN(of_masters));
@@ -231,8 +237,7 @@ print_nodes(struct json_object *rows)
         char moved[KVP_BYTES_TEXT_MAX];
 
         if (strcmp(kvp_json_get_text(row, "drain"), "none") == 0) continue;
-        if (strcmp(kvp_json_get_text(row, "state"), "lost") == 0 &&
-            strcmp(kvp_json_get_text(row, "drain"), "done") == 0) {
+        if (strcmp(kvp_json_get_text(row, "state"), "away (drained)") == 0) {
             printf("%s is away. It was drained, and no object is lost. Start it, then: kvpool node undrain %s\n",
                    kvp_json_get_text(row, "node"), kvp_json_get_text(row, "node"));
             continue;
@@ -262,7 +267,7 @@ kvp_cli_list_part(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, const ch
     if (err != KVPOOL_OK) return kvp_cli_fail_why(verb, common, "ls", err);
     rows = kvp_json_get(stat, part);
     if (is_nodes) kvp_top_join_tiers(rows, kvp_json_get(stat, "tiers"));
-    if (is_nodes && !common->is_json) hide_lost_transports(rows);
+    if (is_nodes && !common->is_json) kvp_top_mark_lost(rows);
     if (!is_nodes && !common->is_json) kvp_top_mark_away(rows);
     if (common->is_json)
         kvp_json_line(json_object_get(rows), stdout); /* kvp_json_line releases this reference */

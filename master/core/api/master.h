@@ -175,6 +175,7 @@ void kvp_master_stats(const kvp_master_t *master, kvp_master_stats_t *stats_out)
 typedef struct {
     char name[KVP_NAME_MAX + 1]; /* name of the node */
     bool is_tier, is_up;
+    bool is_drained; /* flag: a drain has left no object there */
     uint32_t state; /* kvp_segment_state_t */
     uint64_t size_bytes, used_bytes, objects;
     uint64_t evictions; /* from this memory, since this master began to lead */
@@ -184,6 +185,7 @@ typedef struct {
 typedef struct {
     char name[KVP_TENANT_NAME_MAX + 1]; /* "" = all tenants together */
     uint64_t objects, used_bytes;
+    uint64_t chunk_bytes; /* bytes of its chunks, which no other tenant can use */
     kvp_askcount_t minute, hour;
     bool has_curve;
     double curve[KVP_CURVE_TIMES]; /* estimated hit ratios */

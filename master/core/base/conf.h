@@ -62,6 +62,9 @@ typedef struct {
     X(segments, "segments mounted (gauge)")                                                                            \
     X(size_bytes, "mounted payload bytes (gauge)")                                                                     \
     X(used_bytes, "payload bytes in extents, retiring ones included (gauge)")                                          \
+    X(unowned_bytes, "bytes of chunks that belong to no tenant: free for any put (gauge)")                             \
+    X(owned_free_bytes, "free bytes in chunks of tenants, each only for the chunk's tenant (gauge)")                   \
+    X(owners, "tenants that have chunks (gauge)")                                                                      \
     X(retiring_bytes, "bytes on their way from an object back to free space (gauge)")                                  \
     X(quarantine_bytes, "bytes that a dead writer might still touch (gauge)")                                          \
     X(held_bytes, "bytes under holds of gets (gauge)")                                                                 \
@@ -97,6 +100,7 @@ typedef struct {
     X(evicted_age_ms, "times from the puts of evicted objects to their evictions, all together")                       \
     X(evict_foreground, "evictions with a put waiting")                                                                \
     X(evict_window, "evictions as a neighbour in a window")                                                            \
+    X(evict_beside_free, "evictions while an eighth of the memory was free in chunks of other tenants")                \
     X(chunks_taken, "chunks that passed from one tenant to another")                                                   \
     X(probe_asides, "victims passed over for a while, because a client asked for them")                                \
     X(probed_bytes, "bytes of victims passed over for a while, because a client asked for them (gauge)")               \
@@ -125,6 +129,7 @@ typedef struct {
     X(staged_bytes, "payload bytes of them")                                                                           \
     X(stages_failed, "of stages, those that failed: no room, or no such record")                                       \
     X(draining, "nodes that are being drained (gauge)")                                                                \
+    X(draining_bytes, "memory of nodes that are being drained, which is not in size_bytes (gauge)")                    \
     X(moved, "objects moved off draining nodes")                                                                       \
     X(moved_bytes, "payload bytes of them")                                                                            \
     X(copies_failed, "copies for drains that failed, and are tried again")                                             \

@@ -14,13 +14,17 @@ typedef struct {
     uint64_t id; /* id of the key in the index: kvp_objindex_id */
     uint32_t at; /* time of the departure: kvp_departed_time */
     uint16_t segment; /* low 16 bits of the number of the segment with the object's first copy */
-    uint8_t cause; /* kvp_cause_t; 0 = the entry is empty */
+    uint8_t cause : 5; /* kvp_cause_t; 0 = the entry is empty */
+    /* of an eviction from memory: eighths of the pool's memory that were free in chunks of other tenants, rounded
+     * down */
+    uint8_t elsewhere : 3;
     /* of an object: its age at the departure as a kvp_age_code, and KVP_DEPARTED_READ; of a refused put: the error,
      * with its sign changed */
     uint8_t detail;
 } kvp_departure_t;
 
 _Static_assert(sizeof(kvp_departure_t) == 16, "four entries are a cache line");
+_Static_assert(KVP_CAUSES_N <= 32, "a cause has 5 bits");
 
 typedef struct {
     kvp_departure_t *entries; /* NULL = the table has no memory and knows nothing */

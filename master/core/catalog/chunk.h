@@ -160,6 +160,7 @@ struct kvp_segment {
     uint64_t size_bytes, chunk_bytes, objects, epoch;
     /* bytes of extents in use, retiring, and quarantined; part of the pool's totals while the segment is not lost */
     uint64_t used_bytes, retiring_bytes, quarantine_bytes;
+    uint64_t owned_bytes; /* bytes of the chunks that belong to tenants */
     uint64_t evictions; /* number of objects evicted from this memory, since this master began to lead */
     uint64_t held; /* number of tickets on objects in this segment */
     uint8_t uuid[16];

@@ -9,6 +9,7 @@
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/group.h"
 #include "master/core/space/drop.h"
+#include "master/core/space/place.h"
 
 void
 kvp_evict_one(kvp_evict_t *ev, uint32_t oid)
@@ -19,6 +20,7 @@ kvp_evict_one(kvp_evict_t *ev, uint32_t oid)
 
     ev->ctx->st.evictions++;
     g->evictions++;
+    ev->ctx->st.evict_beside_free += kvp_place_elsewhere(ev->space, kvp_obj_tenant(ev->cat, o)) > 0;
     ev->ctx->st.evicted_bytes += kvp_obj_len(ev->cat, o);
     ev->ctx->st.evicted_age_ms += kvp_ages_age(&ev->cat->ages, kvp_obj_version(o), ev->ctx->now_ns) / KVP_MS(1);
     if (kvp_obj_tier(ev->cat, o) != NULL) {

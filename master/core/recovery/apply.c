@@ -240,8 +240,9 @@ static kvp_err_t
 apply_gone(kvp_master_t *m, const kvp_jrec_gone_t *rec, uint32_t term)
 {
     uint32_t oid = kvp_objindex_find(m->cat.index, rec->digest);
-    kvp_departure_t departure = {
-        .id = kvp_objindex_id(m->cat.index, rec->digest), .at = kvp_departed_time(m->ctx.now_ns), .cause = rec->cause};
+    kvp_departure_t departure = {.id = kvp_objindex_id(m->cat.index, rec->digest),
+                                 .at = kvp_departed_time(m->ctx.now_ns),
+                                 .cause = rec->cause & 0x1fu};
 
     if (!is_of_terms(term, rec->version)) return KVP_CORRUPT;
     departure.detail = kvp_age_code(kvp_ages_age(&m->cat.ages, rec->version, m->ctx.now_ns));

@@ -185,6 +185,7 @@ describe_trace(const kvp_master_t *m, part_t *part, const kvp_departure_t *trace
     }
     part->msg.age_ms = kvp_age_of(trace->detail & (uint8_t)~KVP_DEPARTED_READ) / KVP_MS(1);
     part->msg.was_read = (trace->detail & KVP_DEPARTED_READ) != 0;
+    part->msg.elsewhere = trace->elsewhere;
     name_node(m, part, trace);
 }
 
@@ -253,6 +254,7 @@ kvp_on_explain(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     explain_key(m, s->tenant, &msg->key, msg->all_tenants && kvp_session_sees_all(s), &e, &reply);
+    if (!kvp_session_sees_all(s) && e.n > 0) e.parts[0].msg.elsewhere = 0; /* tenants do not see one another */
     kvp_ctx_spend(&m->ctx, 1 + (msg->all_tenants ? m->cat.tenants.n : 0));
     out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
     kvp_frame_end(out, at);

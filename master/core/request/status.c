@@ -20,6 +20,26 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Sums up what is free in chunks of tenants and in others. The memory of a node that is being drained cannot be used
+ * for puts, so it is left out of these sums and of the size and the used bytes. */
+static void
+sum_memory(const kvp_master_t *m, kvp_master_stats_t *st)
+{
+    kvp_list_foreach (pos, &m->cat.segments) {
+        const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
+
+        if (g->is_tier || g->state == KVP_SEG_LOST) continue;
+        if (g->state == KVP_SEG_UP) {
+            st->unowned_bytes += g->size_bytes - g->owned_bytes;
+            st->owned_free_bytes += g->owned_bytes - g->used_bytes;
+        } else {
+            st->size_bytes -= g->size_bytes;
+            st->used_bytes -= g->used_bytes;
+            st->draining_bytes += g->size_bytes;
+        }
+    }
+}
+
 void
 kvp_master_stats(const kvp_master_t *m, kvp_master_stats_t *stats_out)
 {
@@ -27,6 +47,8 @@ kvp_master_stats(const kvp_master_t *m, kvp_master_stats_t *stats_out)
     stats_out->draining = m->space.drains_n;
     stats_out->term = m->ctx.term;
     stats_out->probed_bytes = m->prot.probes.bytes;
+    stats_out->owners = m->cat.owners_n;
+    sum_memory(m, stats_out);
     stats_out->memory_bytes = kvp_objindex_memory_bytes(m->cat.index) + m->space.slab_bytes +
                               (uint64_t)m->prot.gone.cap * sizeof(kvp_digestmap_at_t);
 }
@@ -276,6 +298,7 @@ kvp_master_nodes(const kvp_master_t *m, kvp_master_node_t *nodes_out, uint32_t m
                  (int)(g->is_tier && end != NULL ? (size_t)(end - g->name) : strlen(g->name)), g->name);
         node->is_tier = g->is_tier;
         node->is_up = g->state == KVP_SEG_UP;
+        node->is_drained = g->drain != NULL && g->objects == 0;
         node->state = g->state;
         node->size_bytes = g->size_bytes;
         node->used_bytes = g->used_bytes;
@@ -295,7 +318,8 @@ subtract_asked(kvp_askcount_t *from, const kvp_askcount_t *part)
 }
 
 static void
-describe_asked(const kvp_master_t *m, const kvp_ratio_t *ratio, const kvp_curve_t *curve, kvp_master_tenant_t *to)
+describe_asked(const kvp_master_t *m, const kvp_ratio_t *ratio, const kvp_curve_t *curve, uint64_t memory_bytes,
+               kvp_master_tenant_t *to)
 {
     if (ratio != NULL) {
         to->minute = kvp_ratio_minute(ratio, m->ctx.now_ns);
@@ -303,7 +327,7 @@ describe_asked(const kvp_master_t *m, const kvp_ratio_t *ratio, const kvp_curve_
     }
     to->has_curve = curve != NULL;
     for (uint32_t i = 0; curve != NULL && i < KVP_CURVE_TIMES; i++)
-        to->curve[i] = kvp_curve_hits(curve, m->ctx.st.size_bytes / 4 << i);
+        to->curve[i] = kvp_curve_hits(curve, memory_bytes / 4 << i);
 }
 
 kvp_askcount_t
@@ -323,6 +347,7 @@ describe_others(kvp_master_tenant_t *tenants, uint32_t n, kvp_master_tenant_t *o
     for (uint32_t i = 1; i <= n; i++) {
         others->objects -= tenants[i].objects;
         others->used_bytes -= tenants[i].used_bytes;
+        others->chunk_bytes -= tenants[i].chunk_bytes;
         subtract_asked(&others->minute, &tenants[i].minute);
         subtract_asked(&others->hour, &tenants[i].hour);
     }
@@ -333,10 +358,13 @@ kvp_master_tenants(const kvp_master_t *m, kvp_master_tenant_t tenants_out[KVP_MA
 {
     const kvp_tenant_t *top[KVP_TENANTS_SHOWN];
     kvp_master_tenant_t others = {0};
+    kvp_master_stats_t st;
     uint32_t n = 0, all_n = 0;
 
-    tenants_out[0] = (kvp_master_tenant_t){.objects = m->ctx.st.objects, .used_bytes = m->ctx.st.used_bytes};
-    describe_asked(m, &m->cat.asks.ratio, m->cat.asks.curve, &tenants_out[0]);
+    kvp_master_stats(m, &st);
+    tenants_out[0] =
+        (kvp_master_tenant_t){.objects = st.objects, .used_bytes = st.used_bytes, .chunk_bytes = m->cat.owned_bytes};
+    describe_asked(m, &m->cat.asks.ratio, m->cat.asks.curve, st.size_bytes, &tenants_out[0]);
     for (uint32_t i = 0; i < m->cat.tenants.limit; i++) {
         const kvp_tenant_t *t = kvp_ptab_get(&m->cat.tenants, i);
         uint32_t at = n < KVP_TENANTS_SHOWN ? n : KVP_TENANTS_SHOWN - 1;
@@ -345,6 +373,7 @@ kvp_master_tenants(const kvp_master_t *m, kvp_master_tenant_t tenants_out[KVP_MA
         all_n++;
         others.objects += t->objects;
         others.used_bytes += t->used_bytes;
+        others.chunk_bytes += t->chunk_bytes;
         if (strcmp(name_of(t), OTHER_TENANTS) == 0) continue;
         if (n == KVP_TENANTS_SHOWN && top[at]->used_bytes >= t->used_bytes) continue;
         if (n < KVP_TENANTS_SHOWN) n++;
@@ -355,9 +384,10 @@ kvp_master_tenants(const kvp_master_t *m, kvp_master_tenant_t tenants_out[KVP_MA
     for (uint32_t i = 0; i < n; i++) {
         kvp_master_tenant_t *to = &tenants_out[1 + i];
 
-        *to = (kvp_master_tenant_t){.objects = top[i]->objects, .used_bytes = top[i]->used_bytes};
+        *to = (kvp_master_tenant_t){
+            .objects = top[i]->objects, .used_bytes = top[i]->used_bytes, .chunk_bytes = top[i]->chunk_bytes};
         snprintf(to->name, sizeof to->name, "%s", name_of(top[i]));
-        describe_asked(m, top[i]->ratio, kvp_asks_curve(&m->cat, top[i]), to);
+        describe_asked(m, top[i]->ratio, kvp_asks_curve(&m->cat, top[i]), st.size_bytes, to);
     }
     if (all_n == n) return n + 1;
     describe_others(tenants_out, n, &others);

@@ -16,6 +16,7 @@
 #include "master/core/protect/gone.h"
 #include "master/core/protect/group.h"
 #include "master/core/protect/pin.h"
+#include "master/core/space/place.h"
 #include "master/core/space/retire.h"
 #include "master/core/space/space.h"
 #include "master/core/space/copy.h"
@@ -181,12 +182,14 @@ static kvp_departure_t
 departure_of(kvp_space_t *sp, uint32_t oid, kvp_cause_t cause)
 {
     const kvp_obj_t *o = kvp_obj(sp->cat->index, oid);
-    kvp_departure_t d = {.id = o->id, .cause = (uint8_t)cause, .at = kvp_departed_time(sp->ctx->now_ns)};
+    kvp_departure_t d = {.id = o->id, .cause = cause & 0x1f, .at = kvp_departed_time(sp->ctx->now_ns)};
 
     if (o->chunk != KVP_OBJ_CHUNK_NONE) d.segment = (uint16_t)kvp_obj_chunk(sp->cat, o)->segment->id;
     if (o->state == KVP_OBJ_COMMITTED) {
         d.detail = kvp_age_code(kvp_ages_age(&sp->cat->ages, kvp_obj_version(o), sp->ctx->now_ns));
         if (o->is_used_since != 0) d.detail |= KVP_DEPARTED_READ;
+        if (cause >= KVP_CAUSE_EVICTED && cause <= KVP_CAUSE_EVICTED_MEMORY_ONLY)
+            d.elsewhere = kvp_place_elsewhere(sp, kvp_obj_tenant(sp->cat, o)) & 7;
     }
     return d;
 }

@@ -292,6 +292,7 @@ kvp_place_chunk_take(kvp_space_t *sp, kvp_chunk_t *c, kvp_tenant_t *t)
     if (c->taker != NULL) sp->has_take_news = true;
     t->refs++;
     t->chunk_bytes += c->bytes;
+    c->segment->owned_bytes += c->bytes;
     sp->cat->owned_bytes += c->bytes;
     sp->cat->owned_chunks++;
     kvp_owner_tell(sp, c);
@@ -309,6 +310,7 @@ kvp_place_chunk_leave(kvp_space_t *sp, kvp_chunk_t *c)
     if (t == NULL) return;
     c->tenant = NULL;
     t->chunk_bytes -= c->bytes;
+    c->segment->owned_bytes -= c->bytes;
     sp->cat->owned_bytes -= c->bytes;
     sp->cat->owned_chunks--;
     if (c->slab != NULL) t->used_bytes -= kvp_slab_used_bytes(c->slab);
@@ -317,6 +319,18 @@ kvp_place_chunk_leave(kvp_space_t *sp, kvp_chunk_t *c)
         sp->cat->owners_n--;
     }
     kvp_tenant_rele(sp->cat, t);
+}
+
+uint32_t
+kvp_place_elsewhere(const kvp_space_t *sp, const kvp_tenant_t *t)
+{
+    const kvp_master_stats_t *st = &sp->ctx->st;
+    const uint64_t own = t->chunk_bytes - t->used_bytes, unowned = sp->cat->known_bytes - sp->cat->owned_bytes;
+    const uint64_t free = st->size_bytes - kvp_min_u64(st->used_bytes, st->size_bytes);
+
+    /* free memory of a node that is being drained is for no tenant */
+    if (sp->cat->owners_n < 2 || sp->drains_n > 0 || free <= own + unowned || st->size_bytes < 8) return 0;
+    return (uint32_t)kvp_min_u64((free - own - unowned) / (st->size_bytes / 8), 7);
 }
 
 /* Allocates an extent in the chunk, and space for the object's long key. */

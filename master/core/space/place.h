@@ -37,6 +37,9 @@ bool kvp_place_is_promised(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t
 /* kvp_owner_tell sends the chunk's tenant to the node. The node stores the name in its memory, for a later master
  * without a log. */
 void kvp_owner_tell(kvp_space_t *sp, const kvp_chunk_t *c);
+/* kvp_place_elsewhere returns how many eighths of the pool's memory are free in chunks of other tenants than t, rounded
+ * down, at most 7; 0 while a node is being drained, because its free memory is for no tenant. */
+uint32_t kvp_place_elsewhere(const kvp_space_t *sp, const kvp_tenant_t *t);
 /* kvp_place_chunk_take gives an empty chunk to the tenant of its first object. kvp_place_chunk_leave ends the
  * ownership. */
 void kvp_place_chunk_take(kvp_space_t *sp, kvp_chunk_t *c, kvp_tenant_t *t);

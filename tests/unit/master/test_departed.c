@@ -33,7 +33,7 @@ TEST(test_answers_are_right_or_none)
         last[i] = (kvp_departure_t){.id = id_of(i),
                                     .at = kvp_departed_time(now_ns),
                                     .segment = (uint16_t)step,
-                                    .cause = (uint8_t)(1 + step % (KVP_CAUSES_N - 1)),
+                                    .cause = (1 + step % (KVP_CAUSES_N - 1)) & 31u,
                                     .detail = (uint8_t)step};
         kvp_departed_note(&table, &last[i]);
     }
