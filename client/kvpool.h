@@ -132,6 +132,10 @@ typedef struct {
      * many milliseconds. What has not moved by then is lost, as without a drain. 0 =
      * $KVPOOL_DRAIN_ON_CLOSE ("10s"), else no object is moved. */
     uint32_t drain_ms;
+    /* The handle only checks the pool. Its puts use free memory alone: they evict nothing and wait
+     * for nothing, else they return NO_SPACE. The master counts its gets, misses and refused puts
+     * nowhere. */
+    bool probes;
 } kvpool_conf_t;
 
 /* kvpool_open connects to the pool and, with memory_bytes, mounts an embedded node. conf may be

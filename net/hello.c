@@ -105,6 +105,7 @@ queue_hello(kvp_framed_t *c, const kvp_hello_ask_t *ask, char *why_out)
     msg.software = (char *)("kvpool " KVP_RELEASE);
     msg.incarnation = ask->incarnation;
     msg.is_state_only = ask->is_state_only;
+    msg.is_probe = ask->is_probe;
     if (ask->pool_id == NULL) {
         kvp_err_t err = kvp_creds_token(c->is_unix || c->tls != NULL, token, &token_len, why_out);
 

@@ -25,6 +25,7 @@ typedef struct {
     /* in a Hello of a node to a master: the pool of the node's memory; NULL or term 0 = the node has no memory */
     const kvp_known_pool_t *known;
     bool is_state_only; /* in a Hello to a master that need not lead: the session only asks LIST, SEGMENTS and STATUS */
+    bool is_probe; /* in a Hello to a master: the session's puts evict nothing, and its gets are not counted */
     int pidfd; /* pidfd of this process, sent with the Hello on a Unix connection to a node; -1 = none */
 } kvp_hello_ask_t;
 

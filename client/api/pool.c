@@ -425,6 +425,7 @@ read_conf(const kvpool_conf_t *conf, opening_t *o)
     o->session.masters = o->conf.master;
     o->session.cluster = o->conf.cluster;
     o->session.is_state_only = o->conf.state_only;
+    o->session.is_probe = o->conf.probes;
     o->session.locations = choose_locations(o->conf.locations);
     o->session.peers.tenant = o->conf.tenant;
     o->session.peers.name = o->conf.name;

@@ -179,6 +179,7 @@ say_hello(kvp_mastersession_t *s, kvp_framed_t *framed, uint64_t incarnation, ui
         .tenant = s->conf.peers.tenant,
         .incarnation = incarnation,
         .is_state_only = s->conf.is_state_only,
+        .is_probe = s->conf.is_probe,
         .pidfd = -1,
     };
     kvp_conn_t *conn = NULL;

@@ -30,6 +30,7 @@ typedef struct {
     uint32_t locations; /* most cached locations; 0 = no cache */
     uint64_t master_wait_ns; /* longest wait of kvp_session_hold_soon; 0 = until the deadline */
     bool is_state_only; /* the session only asks for state and accepts a standby, see kvp_hello_ask_t */
+    bool is_probe; /* the session's puts and gets are probes, see kvp_hello_ask_t */
     kvp_held_tickets_t *held_tickets; /* tickets to restore in every new session; borrowed. NULL = none */
 } kvp_session_conf_t;
 

@@ -5,12 +5,13 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import socket
 import threading
 
 import pytest
 
-from clients import E2E, free_ports
+from clients import E2E, Shell, figures, free_ports
 from conftest import PROGRAMS, SAN, SLOW, Daemon, ask_http, run_program, wait_until
 
 HAS_RDMA = os.path.isdir("/sys/class/infiniband") and os.listdir("/sys/class/infiniband") != []
@@ -55,6 +56,32 @@ def test_pool_that_is_well(pair):
     assert r.json["pool"]["result"] == "OK" and r.json["pool"]["master"] == pair.at
     stat = pair.run("kvpool", "stat", "--json", "--master", pair.at).json
     assert stat["pool"]["objects"] == 0 and pair.run("kvpool", "ls", "--master", pair.at).out == b""
+    assert stat["pool"]["asked_minute"] == 0 and {stat["pool"]["counters"][c] for c in ("gets", "get_misses", "put_begins")} == {0}
+
+
+@pytest.mark.pool(nodes=2, memory="16MiB", node_args=("--chunk-bytes", "1MiB"))
+def test_probes_of_a_full_pool_change_nothing(pool):
+    """Fails if a probe evicts an object, is counted as a refused put, or makes an error or a warning of a node that is full; with the
+    other node connected, and with the other node away.
+    """
+    def full():
+        r = doctor(pool.bench, "--master", pool.addr)
+        probed = [f for f in r.json["findings"] if f["code"] == "not_probed"]
+        assert probed and all("no memory is free there for the tenant" in f["what"] and f["severity"] == "info" for f in probed), r
+        now = figures(pool.master)
+        assert {k: now[k] for k in had} == had and pool.kvpool("stat").text.count("refused") == 0
+        return r
+
+    client = Shell(pool.bench, pool.addr, tenant="busy")
+    for i in range(0, 512, 8):
+        assert client(f"bput k/ {i} 8 65536")["results"] == {"OK": 8}
+    had = {k: v for k, v in figures(pool.master).items() if re.match("evict|objects|put_no|put_retry|put_begins|gets$|get_miss", k)}
+    assert had["evictions"] > 0 and len(had) > 9
+    assert full().json["is_healthy"]
+    pool.nodes[0].kill9()
+    wait_until(lambda: '"lost"' in pool.kvpool("node", "ls", "--json").text, 5, "the node to be away")
+    had["objects"] = figures(pool.master)["objects"]
+    assert [f["what"].split()[1] for f in full().json["findings"] if f["severity"] == "error"] == ["node1"]
 
 
 def test_node_that_is_stopped(pair):

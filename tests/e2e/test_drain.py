@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node is drained: its objects move to other nodes while clients read, put and remove, and then it may die."""
 import json
+import os
 import re
 import time
 
@@ -77,6 +78,27 @@ def test_drained_node_may_be_killed(make_pool, path):
                "the page to say so")
     assert "node_drained" in {it["code"] for it in pool.kvpool("doctor", "--json").json["findings"]}
     assert client("all force=1")["removed"] == len(long_keys) + sum(n for n, _ in sizes.values())
+
+
+def test_drained_node_that_is_away_when_the_master_restarts(bench, make_pool):
+    """Fails if a node that was drained and stopped is an error, or anything but away, to a master that read its log since then."""
+    os.mkdir(f"{bench.home}/ssd")
+    pool = make_pool(nodes=0, data_dir=f"{bench.home}/data")
+    pool.add_node("stays")
+    gone = pool.add_node("gone", "64MiB", "--ssd", f"{bench.home}/ssd:64MiB")
+    client = Shell(bench, pool.addr)
+    assert client("bput k/ 0 50 4096")["results"] == {"OK": 50} and segments(pool)["gone"]["objects"] > 0
+    assert drain(pool, "gone", "--wait").json["state"] == "done"
+    gone.kill9()
+    pool.master.kill9()
+    pool.master = bench.master(data_dir=f"{bench.home}/data", listen=pool.addr, name="master2")
+    wait_until(lambda: segments(pool)["stays"]["state"] == "up", 10, "the other node to be back")
+    assert re.search(r"^  gone +away \(drained\) +- ", pool.kvpool("node", "ls").text, re.M), pool.kvpool("node", "ls").text
+    assert "gone is away. It was drained, and no object is lost" in pool.kvpool("node", "ls").text
+    found = {f["code"]: f for f in pool.kvpool("doctor", "--json").json["findings"]}
+    assert "node_drained" in found and not {"node_away", "ssd_away"} & found.keys(), found
+    assert '"status":"ok"' in pool.master.http_get("/health")[1]
+    intact(client, 50, 4096, "k/")
 
 
 def test_undrained_node_takes_puts_again(pool):

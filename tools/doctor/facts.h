@@ -79,6 +79,7 @@ typedef struct {
     bool is_here; /* a flag: the node counts as running on this host */
     bool is_drained; /* a flag: a drain has left no object in the node's memory */
     uint64_t size_bytes, chunk_bytes;
+    uint64_t objects; /* of a tier: those that are not in memory */
     kvp_doctor_probe_t probes[KVP_DOCTOR_TRANSPORTS];
 } kvp_doctor_node_t;
 
@@ -109,7 +110,7 @@ typedef struct {
     kvp_doctor_node_t *nodes;
     size_t nodes_n;
     bool has_more_nodes;
-    kvp_doctor_node_t *tiers; /* SSD tiers, of which only name, state and size have a meaning */
+    kvp_doctor_node_t *tiers; /* SSD tiers, of which only name, state, size and objects have a meaning */
     size_t tiers_n;
     struct {
         char code[32], text[448];

@@ -379,9 +379,11 @@ judge_probe(judge_t *j, const kvp_doctor_node_t *node, const char *name, const k
                     probe->detail);
         return;
     }
-    if (err == KVPOOL_NO_SPACE) {
-        say_finding(begin_finding(j, KVP_DOCTOR_WARNING, "no_room"), "ask again later, or give the pool more memory",
-                    "node %s has no room for a probe of %u bytes by %s", node->name, KVP_DOCTOR_PROBE_BYTES, name);
+    if (err == KVPOOL_NO_SPACE) { /* a full pool is normal */
+        say_finding(begin_finding(j, KVP_DOCTOR_INFO, "not_probed"),
+                    "nothing is wrong for this reason: `kvpool stat` shows how much memory is free, and for which "
+                    "tenants; a probe of the tenant with the most memory (--tenant NAME) may find room",
+                    "node %s was not probed by %s: %s", node->name, name, probe->detail);
         return;
     }
     if (probe->small_err == KVPOOL_OK && is_of_the_way(err)) {
@@ -541,6 +543,7 @@ judge_node(judge_t *j, const kvp_doctor_node_t *node)
 static void
 judge_tier(judge_t *j, const kvp_doctor_node_t *tier)
 {
+    if (strcmp(tier->state, "up") != 0 && tier->objects == 0) return; /* nothing is lost with it */
     if (strcmp(tier->state, "up") != 0)
         say_finding(begin_finding(j, KVP_DOCTOR_WARNING, "ssd_away"),
                     "start its node again with the same --ssd; `kvpool rm` removes objects that will not come back",

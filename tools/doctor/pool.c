@@ -142,6 +142,7 @@ open_by(const kvp_cli_common_t *common, const char *transports, char *why, size_
     conf.detail = why; /* a detail buffer also keeps errors out of the log */
     conf.detail_cap = cap;
     conf.locations = UINT32_MAX;
+    conf.probes = true;
     return kvpool_open(&conf, pool_out);
 }
 
@@ -162,6 +163,7 @@ read_node(struct json_object *from, const char *host_id, kvp_doctor_node_t *node
     copy_text(from, "transport", node->transport, sizeof node->transport);
     node->segment_id = (uint32_t)kvp_json_get_u64(from, "segment_id");
     node->size_bytes = kvp_json_get_u64(from, "size_bytes");
+    node->objects = kvp_json_get_u64(from, "objects");
     node->chunk_bytes = kvp_json_get_u64(from, "chunk_bytes");
     node->is_here = strcmp(node->host_id, host_id) == 0;
     node->is_drained = strcmp(kvp_json_get_text(from, "drain"), "done") == 0;

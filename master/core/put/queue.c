@@ -83,19 +83,21 @@ kvp_put_key_refusal(const kvp_puts_t *pq, const kvp_put_key_t *k)
 
 /* Writes the cause of a NO_SPACE error into buf, for the answer. */
 static char *
-explain_full(const kvp_puts_t *pq, const kvp_tenant_t *t, char *buf, size_t len)
+explain_full(const kvp_puts_t *pq, const kvp_session_t *s, char *buf, size_t len)
 {
     uint64_t used = pq->ctx->st.used_bytes;
 
     if (pq->cat->up_n == 0)
         snprintf(buf, len, "no node offers memory that takes puts");
+    else if (s->is_probe)
+        snprintf(buf, len, "no memory is free there for the tenant, and a probe evicts nothing");
     else
         snprintf(buf, len,
                  "of %llu bytes, %llu are used, %llu of these pinned hard and %llu in chunks of other tenants; nothing "
                  "can be evicted for this",
                  (unsigned long long)pq->ctx->st.size_bytes, (unsigned long long)used,
                  (unsigned long long)pq->ctx->st.hard_pinned_bytes,
-                 (unsigned long long)(used - kvp_min_u64(used, t->used_bytes)));
+                 (unsigned long long)(used - kvp_min_u64(used, s->tenant->used_bytes)));
     return buf;
 }
 
@@ -183,6 +185,7 @@ settle_refusals(kvp_puts_t *pq, kvp_put_req_t *p)
 
     for (uint32_t i = 0; i < p->n; i++) {
         if (p->objs[i].err == KVP_NO_SPACE && !is_final) p->objs[i].err = KVP_RETRY_AFTER;
+        if (p->session->is_probe) continue;
         pq->ctx->st.put_no_space += p->objs[i].err == KVP_NO_SPACE;
         pq->ctx->st.put_retry_after += p->objs[i].err == KVP_RETRY_AFTER;
     }
@@ -225,7 +228,7 @@ kvp_put_req_answer(kvp_puts_t *pq, kvp_put_req_t *p)
         if (err == KVP_RETRY_AFTER) msg.retry_ms = p->grants > 0 ? RETRY_GRANTED_MS : RETRY_MS;
         refused = refused == KVP_NO_SPACE ? refused : err;
     }
-    if (refused == KVP_NO_SPACE) msg.detail = explain_full(pq, p->session->tenant, why, sizeof why);
+    if (refused == KVP_NO_SPACE) msg.detail = explain_full(pq, p->session, why, sizeof why);
     if (pq->ctx->st.log_refuses != 0)
         msg.detail = pq->ctx->log_failure;
     else if (refused == KVP_RETRY_AFTER)

@@ -58,7 +58,9 @@ kvp_drain_describe(const kvp_master_t *m, const kvp_segment_t *g, Kvp__Pb__Drain
     }
     reply->is_durable = kvp_drain_is_durable(&m->space, g);
     if (d == NULL) return;
-    reply->state = g->objects == 0 && !g->is_restored ? KVP_DRAIN_DONE : KVP_DRAIN_RUNS;
+    /* While the node of a restored segment is away, its objects are those of the log, unless the log lacks its end. */
+    const bool is_known = !g->is_restored || (g->node == NULL && !m->log.is_lacking);
+    reply->state = g->objects == 0 && is_known ? KVP_DRAIN_DONE : KVP_DRAIN_RUNS;
     reply->moved_objects = d->moved;
     reply->moved_bytes = d->moved_bytes;
     reply->evicted_objects = d->evicted;

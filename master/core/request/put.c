@@ -178,6 +178,15 @@ check_client(kvp_master_t *m, kvp_put_req_t *p, const kvp_wire_put_t *put)
     return is_over_share(m, p, put->len) ? KVP_EAGAIN : KVP_OK;
 }
 
+/* Returns the error for a probe that found no free memory: NO_SPACE, or RETRY_AFTER if its node does not answer. */
+static kvp_err_t
+refuse_probe(kvp_master_t *m, uint32_t only)
+{
+    const kvp_segment_t *g = kvp_segment_find(&m->space, only);
+
+    return g != NULL && kvp_segment_is_passed_over(&m->cat, g) ? KVP_RETRY_AFTER : KVP_NO_SPACE;
+}
+
 static kvp_err_t
 begin_one(kvp_master_t *m, kvp_put_req_t *p, uint32_t at, const asked_t *asked)
 {
@@ -210,10 +219,14 @@ begin_one(kvp_master_t *m, kvp_put_req_t *p, uint32_t at, const asked_t *asked)
     }
     for (uint32_t i = 0; i < a->copies; i++) {
         /* While other puts wait for space, this put is queued after them. */
-        if (kvp_list_is_empty(&m->puts.waiting) && kvp_place_alloc(&m->space, a, &p->wish) == KVP_OK)
+        if (kvp_list_is_empty(&m->puts.waiting) && kvp_place_alloc(&m->space, a, &p->wish) == KVP_OK) {
             kvp_put_req_place(&m->puts, a);
-        else
+        } else if (!s->is_probe) {
             kvp_put_key_open(&m->puts, a);
+        } else {
+            kvp_attempt_abort(&m->puts, a, true, refuse_probe(m, p->wish.only));
+            break;
+        }
     }
     return KVP_OK;
 }
@@ -247,7 +260,7 @@ kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
-    m->ctx.st.put_begins += msg->n;
+    if (!s->is_probe) m->ctx.st.put_begins += msg->n;
     if (msg->pin > KVP_PIN_HARD) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_INVALID, "unknown pin");
         kvp_pb_free(&pb, msg);

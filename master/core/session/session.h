@@ -59,6 +59,7 @@ struct kvp_session {
     /* flag: nodes refuse the incarnations directly above this client's; its end must extend the refused range */
     bool is_fence_edge;
     bool is_state_only; /* flag: the peer may only ask for the master's state */
+    bool is_probe; /* flag: the client's puts evict nothing and do not wait; its gets and refusals are not counted */
     bool is_revoked; /* flag: the session was ended by an administrator: all nodes end its attachments */
     bool is_drained; /* flag: the client said with Bye that none of its writes is in progress */
     kvp_session_life_t life;

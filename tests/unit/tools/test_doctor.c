@@ -277,7 +277,8 @@ TEST_WITH(test_probes, all_is_well, NULL)
                    "ip link set IFNAME mtu 4200");
     all_is_well(state);
     probe->err = probe->small_err = KVPOOL_NO_SPACE;
-    assert_finding(KVP_DOCTOR_WARNING, "no_room", "node-1 has no room", "more memory");
+    strcpy(probe->detail, "no memory is free");
+    assert_finding(KVP_DOCTOR_INFO, "not_probed", "node-1 was not probed by rdma: no memory is free", "kvpool stat");
     all_is_well(state);
     probe->err = probe->small_err = KVPOOL_RETRY_AFTER;
     strcpy(probe->detail, "a node does not answer");
