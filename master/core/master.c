@@ -512,7 +512,7 @@ dispatch_frame(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     if ((handlers[op].roles & AUDIT) != 0) kvp_session_audit(&m->peers, s, op, KVP_OK, "");
-    if (s->is_state_only && (handlers[op].roles & STATE) == 0) {
+    if (s->use == KVP_USE_STATE && (handlers[op].roles & STATE) == 0) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_NOT_LEADER, "this session may only look");
         return;
     }

@@ -53,7 +53,7 @@ bucket_of(const kvp_departed_t *table, uint64_t id)
 }
 
 static void
-store(kvp_departed_t *table, const kvp_departure_t *departure)
+store_departure(kvp_departed_t *table, const kvp_departure_t *departure)
 {
     kvp_departure_t *bucket = bucket_of(table, departure->id), *to = bucket;
 
@@ -77,7 +77,7 @@ kvp_departed_note(kvp_departed_t *table, const kvp_departure_t *departure)
     for (uint32_t i = 0; i < table->new_n; i++)
         __builtin_prefetch(bucket_of(table, table->news[i].id), 1);
     for (uint32_t i = 0; i < table->new_n; i++)
-        store(table, &table->news[i]);
+        store_departure(table, &table->news[i]);
     table->new_n = 0;
 }
 

@@ -89,7 +89,7 @@ explain_full(const kvp_puts_t *pq, const kvp_session_t *s, char *buf, size_t len
 
     if (pq->cat->up_n == 0)
         snprintf(buf, len, "no node offers memory that takes puts");
-    else if (s->is_probe)
+    else if (s->use == KVP_USE_PROBE)
         snprintf(buf, len, "no memory is free there for the tenant, and a probe evicts nothing");
     else
         snprintf(buf, len,
@@ -185,7 +185,7 @@ settle_refusals(kvp_puts_t *pq, kvp_put_req_t *p)
 
     for (uint32_t i = 0; i < p->n; i++) {
         if (p->objs[i].err == KVP_NO_SPACE && !is_final) p->objs[i].err = KVP_RETRY_AFTER;
-        if (p->session->is_probe) continue;
+        if (p->session->use == KVP_USE_PROBE) continue;
         pq->ctx->st.put_no_space += p->objs[i].err == KVP_NO_SPACE;
         pq->ctx->st.put_retry_after += p->objs[i].err == KVP_RETRY_AFTER;
     }

@@ -91,8 +91,7 @@ static void
 admit_peer(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Hello *hello)
 {
     s->role = hello->role;
-    s->is_state_only = hello->is_state_only;
-    s->is_probe = hello->is_probe;
+    s->use = hello->is_state_only ? KVP_USE_STATE : hello->is_probe ? KVP_USE_PROBE : KVP_USE_ALL;
     s->incarnation = kvp_incarnation_make(&m->peers, ++m->peers.incarnation_seq);
     kvp_umap_set(&m->peers.by_incarnation, s->incarnation, s->number);
     snprintf(s->name, sizeof s->name, "%s", hello->name);

@@ -221,7 +221,7 @@ begin_one(kvp_master_t *m, kvp_put_req_t *p, uint32_t at, const asked_t *asked)
         /* While other puts wait for space, this put is queued after them. */
         if (kvp_list_is_empty(&m->puts.waiting) && kvp_place_alloc(&m->space, a, &p->wish) == KVP_OK) {
             kvp_put_req_place(&m->puts, a);
-        } else if (!s->is_probe) {
+        } else if (s->use != KVP_USE_PROBE) {
             kvp_put_key_open(&m->puts, a);
         } else {
             kvp_attempt_abort(&m->puts, a, true, refuse_probe(m, p->wish.only));
@@ -260,7 +260,7 @@ kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
-    if (!s->is_probe) m->ctx.st.put_begins += msg->n;
+    if (s->use != KVP_USE_PROBE) m->ctx.st.put_begins += msg->n;
     if (msg->pin > KVP_PIN_HARD) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_INVALID, "unknown pin");
         kvp_pb_free(&pb, msg);

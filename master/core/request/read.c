@@ -255,7 +255,7 @@ answer_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const kvp_st
     }
     find_places(m, s, digests, msg->n, &got);
     got.waited = waited;
-    if (waited == NULL && !msg->no_hold && !s->is_probe) {
+    if (waited == NULL && !msg->no_hold && s->use != KVP_USE_PROBE) {
         const uint32_t n = msg->n - got.coming_n; /* the client asks again for the others, which are counted then */
 
         if (got.coming_n == 0) kvp_asks_got(&m->cat, s->tenant, digests, n, got.found_n + got.tiered_n);

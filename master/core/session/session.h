@@ -27,6 +27,13 @@ typedef enum {
 } kvp_session_life_t;
 
 typedef struct kvp_session kvp_session_t;
+/* What a session's peer may ask for. */
+typedef enum {
+    KVP_USE_ALL,
+    KVP_USE_STATE, /* the peer may only ask for the master's state */
+    KVP_USE_PROBE, /* the client's puts evict nothing and do not wait; its gets and refused puts are not counted */
+} kvp_session_use_t;
+
 struct kvp_session {
     uint64_t conn; /* number of the connection; 0 = it has ended, and the record stays until its state is freed */
     kvp_list_t link; /* link in peers->seen: all sessions with a connection, in the order of their last frame */
@@ -58,8 +65,7 @@ struct kvp_session {
     uint32_t role;
     /* flag: nodes refuse the incarnations directly above this client's; its end must extend the refused range */
     bool is_fence_edge;
-    bool is_state_only; /* flag: the peer may only ask for the master's state */
-    bool is_probe; /* flag: the client's puts evict nothing and do not wait; its gets and refusals are not counted */
+    kvp_session_use_t use;
     bool is_revoked; /* flag: the session was ended by an administrator: all nodes end its attachments */
     bool is_drained; /* flag: the client said with Bye that none of its writes is in progress */
     kvp_session_life_t life;
