@@ -592,6 +592,16 @@ typedef struct {
 KVPOOL_EXPORT int kvpool_drain(kvpool_t *pool, const kvpool_drain_t *drain, char *buf, size_t cap, size_t *len_out,
                                const kvpool_opts_t *opts);
 
+/* kvpool_sessions lists the sessions of clients and nodes with the master as one JSON object, in pages: "sessions" is
+ * a list, and "next" is `from` of the next page (0 = the end; the first page has from 0). With `end` the master ends
+ * the session of that number instead (the "id" of the list, which is hexadecimal): its connection is closed, and nodes
+ * end the client's attachments. The client connects again, unless its token or certificate was revoked.
+ *   Blocking: for the answer.
+ *   Errors: NOT_FOUND (no session of that number), DENIED, NOTSUP (the master is too old), BUFFER_SMALL (the call had
+ *   its effect). */
+KVPOOL_EXPORT int kvpool_sessions(kvpool_t *pool, uint64_t end, uint32_t from, char *buf, size_t cap, size_t *len_out,
+                                  const kvpool_opts_t *opts);
+
 #define KVPOOL_ADDRESS_MAX 288
 typedef struct {
     /* The addresses of the leader before and after the switch, "HOST:PORT". */

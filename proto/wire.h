@@ -101,6 +101,7 @@ typedef enum {
         32, /* client to master: Explain; answer: ExplainReply: where an object is, or why it is not there */
     KVP_OP_DRAIN =
         35, /* client or node to master: Drain; answer: DrainReply: empties a node, and reports how far it is */
+    KVP_OP_SESSIONS = 36, /* client to master: Sessions; answer: SessionsReply: lists the sessions, or ends one */
 
     KVP_OP_MOUNT = 48, /* node to master: Mount; answer: MountReply */
     KVP_OP_UNMOUNT = 49, /* node to master: Unmount; answer: Reply */

@@ -30,6 +30,7 @@ static const kvp_cli_verb_t verbs[] = {
     {"master", "ls | switch", "list the masters, or make the leading one hand over", kvp_cli_master},
     {"node", "ls | drain NAME | undrain NAME", "list the nodes, or move the objects of one to the others",
      kvp_cli_node},
+    {"session", "ls | end ID", "list the sessions of clients and nodes, or end one", kvp_cli_session},
     {"token", "create", "make a token for a client, a node or a master", kvp_cli_token},
     {"cert", "init DIR | master NAME | node NAME | user TENANT ROLE", "make certificates for TLS", kvp_cli_cert},
     {"whoami", "", "show the role and the tenant that the master gives to this client", kvp_cli_whoami},

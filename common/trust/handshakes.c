@@ -43,6 +43,24 @@ struct kvp_handshakes {
 };
 
 static void
+complain_of_files(const char *why)
+{
+    if (why[0] != '\0')
+        kvp_log_error("tls", "the files for TLS are not valid, those read before stay in force: %s", why);
+}
+
+/* Reads changed files again. Returns when to look again. */
+static uint64_t
+refresh_files(kvp_handshakes_t *h)
+{
+    char why[KVP_TLS_WHY_MAX];
+    const uint64_t again_ns = kvp_tls_server_refresh(h->server, kvp_now_ns(), why);
+
+    complain_of_files(why);
+    return again_ns;
+}
+
+static void
 end_slot(kvp_handshakes_t *h, kvp_handshake_t *s, kvp_err_t err, const char *why)
 {
     s->err = err;
@@ -85,8 +103,7 @@ begin_tls(kvp_handshakes_t *h, kvp_handshake_t *s, const uint8_t *bytes, size_t 
     set_least(s->fd, 1);
     if (!kvp_tls_is_hello(bytes, n)) return KVP_OK;
     s->tls = kvp_tls_server_accept(h->server, kvp_now_ns(), why);
-    if (why[0] != '\0')
-        kvp_log_error("tls", "the files for TLS are not valid, those read before stay in force: %s", why);
+    complain_of_files(why);
     return s->tls == NULL ? KVP_NOMEM : KVP_EAGAIN; /* poll reports the bytes again */
 }
 
@@ -119,7 +136,7 @@ take_turn(kvp_handshakes_t *h, unsigned number)
 {
     struct pollfd p[KVP_HANDSHAKES_MAX / THREADS + 1];
     kvp_handshake_t *polled[KVP_HANDSHAKES_MAX / THREADS + 1];
-    uint64_t until_ns = UINT64_MAX, now_ns, count;
+    uint64_t until_ns = number == 0 ? refresh_files(h) : UINT64_MAX, now_ns, count;
     nfds_t n = 1;
 
     p[0] = (struct pollfd){.fd = h->wakes[number], .events = POLLIN};
@@ -289,4 +306,10 @@ const kvp_identity_t *
 kvp_handshakes_who(const kvp_handshakes_t *h)
 {
     return kvp_tls_server_who(h->server);
+}
+
+bool
+kvp_handshakes_has_revoked(const kvp_handshakes_t *h, const kvp_identity_t *who)
+{
+    return h != NULL && kvp_tls_server_has_revoked(h->server, who);
 }

@@ -45,4 +45,8 @@ bool kvp_handshakes_take(kvp_handshakes_t *h, kvp_handshake_t *out);
 /* kvp_handshakes_who returns the identity of the own certificate. */
 const kvp_identity_t *kvp_handshakes_who(const kvp_handshakes_t *h);
 
+/* kvp_handshakes_has_revoked returns whether the revocation list has the certificate that proved the identity. The
+ * list is read again within 2 s after its file has changed. Does not block. h may be NULL. */
+bool kvp_handshakes_has_revoked(const kvp_handshakes_t *h, const kvp_identity_t *who);
+
 #endif

@@ -40,7 +40,7 @@ typedef struct {
     char cluster[KVP_IDENTITY_CLUSTER_MAX + 1]; /* name of the pool in a certificate; "" otherwise */
     char name[KVP_IDENTITY_NAME_MAX + 1]; /* a daemon's name, or a client's tenant; "" = the default tenant */
     char id[KVP_IDENTITY_ID_MAX + 1]; /* id of the token, serial number of the certificate, or "uid:N" */
-    uint8_t digest[32]; /* SHA-256 of the token; zero without a token */
+    uint8_t digest[32]; /* SHA-256 of the token, or of a certificate's issuer and serial number; zero for a user */
     uint64_t end_s; /* when the identity ends, in seconds since 1970; 0 = it has no end */
 } kvp_identity_t;
 

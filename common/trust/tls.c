@@ -24,6 +24,8 @@
 /* The name of the protocol in ALPN, so that a later release can have other protocols at the same port. */
 static const uint8_t alpn[] = "\x08kvpool/1";
 
+typedef uint8_t digest_t[32];
+
 struct kvp_tls {
     SSL *ssl; /* NULL = it could not be made; err is the reason */
     pthread_mutex_t lock; /* guards ssl, in and out, after the handshake */
@@ -46,6 +48,8 @@ struct kvp_tls_server {
     SSL_CTX *ctx;
     kvp_identity_t who;
     uint64_t stamp, checked_ns;
+    digest_t *revoked; /* the certificates of the revocation lists, in rising order; owned */
+    size_t revoked_n;
 };
 
 /* ---- reasons */
@@ -98,6 +102,18 @@ note_fault(kvp_tls_t *t)
 }
 
 /* ---- identities in certificates */
+/* Names a certificate: the SHA-256 of the digest of its issuer and of its serial number. */
+static void
+name_certificate(const X509_NAME *issuer, const ASN1_INTEGER *serial, digest_t out)
+{
+    uint8_t text[sizeof(digest_t) + 64] = {0};
+    const size_t len = kvp_min_u64((uint64_t)ASN1_STRING_length(serial), 64);
+
+    (void)X509_NAME_digest(issuer, EVP_sha256(), text, NULL);
+    memcpy(text + sizeof(digest_t), ASN1_STRING_get0_data(serial), len);
+    (void)EVP_Digest(text, sizeof(digest_t) + len, out, NULL, EVP_sha256(), NULL);
+}
+
 /* Reads the identity from the only alternative name of a certificate, a URI. */
 static void
 read_identity(X509 *cert, kvp_identity_t *who_out)
@@ -117,6 +133,7 @@ read_identity(X509 *cert, kvp_identity_t *who_out)
     if (err != KVP_OK) kvp_identity_refuse(who_out, KVP_DENIED, "the name in the certificate: %s", why);
     for (int i = 0; i < ASN1_STRING_length(serial) && i < (int)KVP_IDENTITY_ID_MAX / 2; i++)
         snprintf(who_out->id + 2 * i, 3, "%02x", ASN1_STRING_get0_data(serial)[i]);
+    name_certificate(X509_get_issuer_name(cert), serial, who_out->digest);
     if (ASN1_TIME_to_tm(X509_get0_notAfter(cert), &end) == 1) who_out->end_s = (uint64_t)timegm(&end);
 }
 
@@ -542,6 +559,50 @@ stamp_files(const kvp_creds_t *files)
     return stamp;
 }
 
+static int
+compare_digests(const void *a, const void *b)
+{
+    return memcmp(a, b, sizeof(digest_t));
+}
+
+/* Appends the certificates of a revocation list; NULL is an empty one. Returns false if there is no memory. */
+static bool
+add_revoked(X509_CRL *crl, digest_t **list_io, size_t *n_io)
+{
+    STACK_OF(X509_REVOKED) *entries = crl == NULL ? NULL : X509_CRL_get_REVOKED(crl);
+    const int n = sk_X509_REVOKED_num(entries);
+    digest_t *list;
+
+    if (n <= 0) return true;
+    list = realloc(*list_io, (*n_io + (size_t)n) * sizeof *list);
+    if (list == NULL) return false;
+    *list_io = list;
+    for (int i = 0; i < n; i++)
+        name_certificate(X509_CRL_get_issuer(crl), X509_REVOKED_get0_serialNumber(sk_X509_REVOKED_value(entries, i)),
+                         list[(*n_io)++]);
+    return true;
+}
+
+/* Replaces the certificates that are revoked by those of the lists in ctx. Returns false if there is no memory. */
+static bool
+note_revoked(kvp_tls_server_t *s, SSL_CTX *ctx)
+{
+    STACK_OF(X509_OBJECT) *objects = X509_STORE_get0_objects(SSL_CTX_get_cert_store(ctx));
+    digest_t *list = NULL;
+    size_t n = 0;
+
+    for (int i = 0; i < sk_X509_OBJECT_num(objects); i++)
+        if (!add_revoked(X509_OBJECT_get0_X509_CRL(sk_X509_OBJECT_value(objects, i)), &list, &n)) {
+            free(list);
+            return false;
+        }
+    if (n > 0) qsort(list, n, sizeof *list, compare_digests);
+    free(s->revoked);
+    s->revoked = list;
+    s->revoked_n = n;
+    return true;
+}
+
 /* Reads the files if they have changed. After a fault the earlier ones stay. */
 static kvp_err_t
 load_files(kvp_tls_server_t *s, char *why_out)
@@ -562,6 +623,8 @@ load_files(kvp_tls_server_t *s, char *why_out)
                         kvp_authrole_name(who.role));
     } else if (s->ctx != NULL && (strcmp(who.cluster, s->who.cluster) != 0 || strcmp(who.name, s->who.name) != 0)) {
         (void)fail_file(why_out, "the new certificate has another name: %.160s", s->files.tls_cert);
+    } else if (!note_revoked(s, ctx)) {
+        (void)fail_file(why_out, "out of memory");
     } else {
         SSL_CTX_set_alpn_select_cb(ctx, choose_protocol, NULL);
         SSL_CTX_free(s->ctx);
@@ -602,8 +665,19 @@ kvp_tls_server_destroy(kvp_tls_server_t *s)
 {
     if (s == NULL) return;
     SSL_CTX_free(s->ctx);
+    free(s->revoked);
     pthread_mutex_destroy(&s->lock);
     free(s);
+}
+
+/* The caller holds the lock. */
+static void
+refresh_locked(kvp_tls_server_t *s, uint64_t now_ns, char *why_out)
+{
+    why_out[0] = '\0';
+    if (now_ns - s->checked_ns < REFRESH_NS) return;
+    s->checked_ns = now_ns;
+    kvp_ignore(load_files(s, why_out), "the caller logs the reason");
 }
 
 kvp_tls_t *
@@ -612,12 +686,32 @@ kvp_tls_server_accept(kvp_tls_server_t *s, uint64_t now_ns, char *why_out)
     kvp_tls_t *t;
 
     pthread_mutex_lock(&s->lock);
-    why_out[0] = '\0';
-    if (now_ns - s->checked_ns >= REFRESH_NS) {
-        s->checked_ns = now_ns;
-        kvp_ignore(load_files(s, why_out), "the caller logs the reason");
-    }
+    refresh_locked(s, now_ns, why_out);
     t = tls_create(s->ctx, false, KVP_MAY_NOTHING, s->who.cluster);
     pthread_mutex_unlock(&s->lock);
     return t;
+}
+
+uint64_t
+kvp_tls_server_refresh(kvp_tls_server_t *s, uint64_t now_ns, char *why_out)
+{
+    why_out[0] = '\0';
+    if (s->files.tls_crl == NULL) return UINT64_MAX;
+    pthread_mutex_lock(&s->lock);
+    refresh_locked(s, now_ns, why_out);
+    pthread_mutex_unlock(&s->lock);
+    return now_ns + REFRESH_NS;
+}
+
+bool
+kvp_tls_server_has_revoked(kvp_tls_server_t *s, const kvp_identity_t *who)
+{
+    bool is_revoked;
+
+    if (who->proof != KVP_BY_CERTIFICATE || s->files.tls_crl == NULL) return false;
+    if (pthread_mutex_trylock(&s->lock) != 0) return false; /* the files are being read: a later call finds it */
+    is_revoked =
+        s->revoked_n > 0 && bsearch(who->digest, s->revoked, s->revoked_n, sizeof *s->revoked, compare_digests) != NULL;
+    pthread_mutex_unlock(&s->lock);
+    return is_revoked;
 }

@@ -30,10 +30,16 @@ kvp_err_t kvp_tls_server_create(const kvp_creds_t *files, kvp_authrole_t role, k
 const kvp_identity_t *kvp_tls_server_who(const kvp_tls_server_t *server);
 void kvp_tls_server_destroy(kvp_tls_server_t *server);
 
-/* kvp_tls_server_accept makes a connection of the server; NULL: no memory. At most once a second it looks whether the
- * files have changed, and reads them again. After a fault the earlier ones stay; why_out (KVP_TLS_WHY_MAX bytes) has
- * the reason, once for each change, and "" otherwise. kvp_tls_destroy accepts NULL. */
+/* kvp_tls_server_accept makes a connection of the server; NULL: no memory. kvp_tls_destroy accepts NULL. At most once a
+ * second it looks whether the files have changed, and reads them again. After a fault the earlier ones stay; why_out
+ * (KVP_TLS_WHY_MAX bytes) has the reason, once for each change, and "" otherwise. */
 kvp_tls_t *kvp_tls_server_accept(kvp_tls_server_t *server, uint64_t now_ns, char *why_out);
+
+/* kvp_tls_server_refresh reads the files again as kvp_tls_server_accept does, if there is a revocation list. It returns
+ * when to call again; UINT64_MAX = never. kvp_tls_server_has_revoked returns whether the list has the certificate that
+ * proved the identity; it does not block, and may return false while another thread reads the files. */
+uint64_t kvp_tls_server_refresh(kvp_tls_server_t *server, uint64_t now_ns, char *why_out);
+bool kvp_tls_server_has_revoked(kvp_tls_server_t *server, const kvp_identity_t *who);
 void kvp_tls_destroy(kvp_tls_t *tls);
 
 /* kvp_tls_step goes on with the handshake: OK (finished), EAGAIN (feed more bytes), or a lasting error: DENIED or

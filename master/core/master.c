@@ -456,6 +456,7 @@ static const struct {
     [KVP_OP_STATUS] = {kvp_on_status, C | N | QUESTION | STATE, KVP_MAY_MONITOR},
     [KVP_OP_SNAPSHOT] = {kvp_on_snapshot, C | QUESTION | AUDIT, KVP_MAY_ADMIN},
     [KVP_OP_DRAIN] = {kvp_on_drain, C | N | QUESTION, KVP_MAY_ADMIN},
+    [KVP_OP_SESSIONS] = {kvp_on_sessions, C | QUESTION, KVP_MAY_ADMIN},
     [KVP_OP_EXPLAIN] = {kvp_on_explain, C | QUESTION | STATE, KVP_MAY_READ},
     [KVP_OP_MOUNT] = {kvp_on_mount, N, KVP_MAY_NOTHING},
     [KVP_OP_UNMOUNT] = {kvp_on_unmount, N | AUDIT, KVP_MAY_NOTHING},

@@ -30,6 +30,7 @@ static const char *const op_names[256] = {
     [KVP_OP_SNAPSHOT] = "SNAPSHOT",
     [KVP_OP_EXPLAIN] = "EXPLAIN",
     [KVP_OP_DRAIN] = "DRAIN",
+    [KVP_OP_SESSIONS] = "SESSIONS",
     [KVP_OP_MOUNT] = "MOUNT",
     [KVP_OP_UNMOUNT] = "UNMOUNT",
 };
@@ -153,10 +154,12 @@ kvp_server_check_identities(kvp_server_t *server)
     for (uint32_t i = 0; i < kvp_min_u64(CHECKS_A_SWEEP, server->slot_cap); i++) {
         server->check_slot = (server->check_slot + 1) % server->slot_cap;
         kvp_server_conn_t *conn = server->slots[server->check_slot].conn;
-        const char *why = conn == NULL || conn->who == NULL || conn->end != KVP_CONN_OPEN
-                              ? NULL
-                              : kvp_authn_is_valid(authn, conn->who);
+        const char *why;
 
+        if (conn == NULL || conn->who == NULL || conn->end != KVP_CONN_OPEN) continue;
+        why = kvp_authn_is_valid(authn, conn->who);
+        if (why == NULL && kvp_handshakes_has_revoked(server->handshakes, conn->who))
+            why = "the certificate was revoked";
         if (why != NULL) revoke_conn(conn, why);
     }
 }

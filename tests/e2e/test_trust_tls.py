@@ -185,11 +185,16 @@ def test_a_revoked_certificate_is_refused(bench):
 
     openssl_ca("-gencrl", "-out", str(crl))
     pool = Secured(bench, "--tls-crl", str(crl), certs=certs)
-    assert handshake(pool, gone) == w.OK
-    openssl_ca("-revoke", gone[0])
-    openssl_ca("-gencrl", "-out", f"{crl}.new")
-    os.replace(f"{crl}.new", crl)
-    time.sleep(1.1)  # the files are looked at once a second
+    before = pool.fences()
+    with pool.raw(pair=gone) as raw, pool.raw("reader", "other") as other:
+        assert raw.call(hello()).err == w.OK and other.call(hello()).err == w.OK
+        openssl_ca("-revoke", gone[0])
+        openssl_ca("-gencrl", "-out", f"{crl}.new")
+        os.replace(f"{crl}.new", crl)
+        assert raw.is_closed(10)  # no other handshake makes the master read the list
+        assert other.call(w.frame(w.STATUS)).opcode == w.STATUS
+    pool.audit("what=HELLO result=DENIED.*the certificate was revoked")
+    wait_until(lambda: pool.fences() > before)
     pool.attack("what=TLS result=DENIED.*revoked", lambda: handshake(pool, gone))
 
 

@@ -65,17 +65,49 @@ def test_a_deleted_token_ends_its_sessions_within_ten_seconds(pool):
 def test_a_revoked_client_is_fenced_at_the_nodes(pool):
     token = pool.token("t-fenced", "writer", "acme")
     pool.master.wait_log('read again"? tokens=2')
-    node = pool.bench.node(pool.master, "n2", "64MiB", "--http", "127.0.0.1:0")
-
-    def fences():
-        return int(re.search(r"^kvpool_node_fences_total (\d+)", node.http_get("/metrics")[1], re.M)[1])
-
-    before = fences()
+    before = pool.fences()
     with w.Raw(pool.unix) as raw:
         assert raw.call(hello(token)).err == w.OK
         pool.delete("t-fenced")
         assert raw.is_closed(10)
-    wait_until(lambda: fences() > before)
+    wait_until(lambda: pool.fences() > before)
+
+
+def test_an_administrator_lists_and_ends_sessions(pool):
+    pool.token("t-admin", "admin")
+    token = pool.token("t-ended", "writer", "acme")
+    pool.master.wait_log('read again"? tokens=3')
+    admin = pool.env("t-admin")
+    before = pool.fences()
+    with w.Raw(pool.unix) as raw, w.Raw(pool.unix) as other:
+        assert raw.call(hello(token, name="to-end")).err == w.OK and other.call(hello(token, name="stays")).err == w.OK
+        rows = {row["name"]: row for row in pool.kvpool("session", "ls", "--json", env=admin).json["sessions"]}
+        assert rows["to-end"]["identity"] == "writer t-ended" and rows["to-end"]["tenant"] == "acme" and rows["n1"]["role"] == "node"
+        denied = pool.kvpool("session", "end", rows["to-end"]["id"])
+        assert denied.rc == 1 and "needs the role admin" in denied.err, denied
+        assert pool.kvpool("session", "end", rows["to-end"]["id"], env=admin).rc == 0
+        assert raw.is_closed(10)
+        pool.audit("t-admin.*what=SESSIONS result=OK")
+        wait_until(lambda: pool.fences() > before)
+        assert other.call(w.frame(w.STATUS)).opcode == w.STATUS
+    again = pool.kvpool("session", "end", rows["to-end"]["id"], env=admin)
+    assert again.rc == 1 and "no session has this number" in again.err, again
+    assert pool.kvpool("session", "end", "7", env=admin).rc == 2
+    pool.still_serves()
+
+
+def test_sessions_are_listed_in_pages(bench):
+    """200 sessions need four answers; each session is there once."""
+    master = bench.master()
+    raws = [w.Raw(master.unix) for _ in range(200)]
+    try:
+        for i, raw in enumerate(raws):
+            assert raw.call(hello(name=f"s{i}")).err == w.OK
+        names = [row["name"] for row in bench.run("kvpool", "session", "ls", "--master", master.listen, "--json").json["sessions"]]
+        assert sorted(n for n in names if n[0] == "s" and n[1:].isdigit()) == sorted(f"s{i}" for i in range(200))
+    finally:
+        for raw in raws:
+            raw.sock.close()
 
 
 def test_another_tenant_in_hello_is_refused(pool):

@@ -38,7 +38,7 @@ class Trusted:
         self.token("t-writer", "writer", "acme")
         # Memory for --why-memory is touched while time passes, also without an attack.
         self.master = bench.master("--tokens", str(self.file), "--why-memory", "0", *master_args)
-        self.node = bench.node(self.master, "n1") if nodes else None
+        self.node = bench.node(self.master, "n1", "256MiB", "--http", "127.0.0.1:0") if nodes else None
         self.unix = self.master.unix
         self.honest = self.env("t-writer")
         self.audits = 0
@@ -62,6 +62,10 @@ class Trusted:
     def delete(self, ident):
         lines = self.file.read_text().splitlines(keepends=True)
         self.file.write_text("".join(line for line in lines if f" {ident} " not in line))
+
+    def fences(self):
+        """How many FENCE orders the node has had."""
+        return int(re.search(r"^kvpool_node_fences_total (\d+)", self.node.http_get("/metrics")[1], re.M)[1])
 
     def kvpool(self, *args, env=None, stdin=b""):
         return self.bench.run("kvpool", args[0], "--master", self.master.listen, *args[1:], env=env or self.honest, stdin=stdin)

@@ -59,6 +59,7 @@ int kvp_cli_doctor(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_up(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_master(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_curve(const kvp_cli_verb_t *verb, int argc, char **argv);
+int kvp_cli_session(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_node(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_token(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_cert(const kvp_cli_verb_t *verb, int argc, char **argv);

@@ -335,6 +335,7 @@ op_name(kvp_op_t op)
         OP(SNAPSHOT);
         OP(EXPLAIN);
         OP(DRAIN);
+        OP(SESSIONS);
         OP(MOUNT);
         OP(UNMOUNT);
         OP(FREED);
