@@ -14,7 +14,7 @@
 
 /* Asks for one page, or ends a session. The caller releases *page_out. */
 static int
-ask(kvpool_t *pool, kvp_cli_common_t *common, uint64_t end, uint32_t from, struct json_object **page_out)
+ask_master(kvpool_t *pool, kvp_cli_common_t *common, uint64_t end, uint32_t from, struct json_object **page_out)
 {
     const kvpool_opts_t opts = kvp_cli_call_opts(common, 0);
     char *text = malloc(TEXT_MAX);
@@ -31,13 +31,13 @@ ask(kvpool_t *pool, kvp_cli_common_t *common, uint64_t end, uint32_t from, struc
 
 /* Adds the sessions of all pages to the list. */
 static int
-collect(kvpool_t *pool, kvp_cli_common_t *common, struct json_object *list)
+collect_pages(kvpool_t *pool, kvp_cli_common_t *common, struct json_object *list)
 {
     uint64_t from = 0;
 
     do {
         struct json_object *page, *sessions;
-        const int err = ask(pool, common, 0, (uint32_t)from, &page);
+        const int err = ask_master(pool, common, 0, (uint32_t)from, &page);
 
         if (err != KVPOOL_OK) return err;
         sessions = kvp_json_get(page, "sessions");
@@ -79,7 +79,7 @@ kvp_cli_session(const kvp_cli_verb_t *verb, int argc, char **argv)
     code = kvp_cli_open(verb, &common, &pool);
     if (code != KVP_EXIT_DONE) return code;
     list = json_object_new_array();
-    err = end != 0 ? ask(pool, &common, end, 0, &page) : collect(pool, &common, list);
+    err = end != 0 ? ask_master(pool, &common, end, 0, &page) : collect_pages(pool, &common, list);
     kvpool_free(pool);
     json_object_put(page);
     if (err != KVPOOL_OK) {
