@@ -95,6 +95,8 @@ kvp_admin_init(kvp_admin_t *admin)
                    {"lag_ms", "time for which this standby has lacked something (gauge)", &admin->lag_ms},
                    {"etcd_requests", "requests to etcd", &admin->etcd_requests},
                    {"etcd_failures", "of these, failed", &admin->etcd_failures},
+                   {"etcd_silent_ms", "time for which no request to etcd has succeeded; 0 = etcd answers (gauge)",
+                    &admin->etcd_silent_ms},
 #define FIGURE(field, text) {#field, text, &admin->core.field},
                    KVP_MASTER_STATS(FIGURE)
 #undef FIGURE
@@ -179,6 +181,7 @@ copy_status(kvp_admin_t *admin)
     admin->leads = strcmp(st->role, "leader") == 0;
     admin->etcd_requests = st->etcd_requests;
     admin->etcd_failures = st->etcd_failures;
+    admin->etcd_silent_ms = st->etcd_silent_ms;
 }
 
 /* Copies all statistics. Runs in the loop's thread, while the HTTP thread waits. */

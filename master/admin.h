@@ -27,7 +27,7 @@ typedef struct {
     kvp_publisher_stats_t published;
     kvp_log_stats_t log;
     kvp_ha_status_t status; /* used with several masters */
-    uint64_t lag_bytes, lag_records, lag_ms, insync, elections, leads, etcd_requests, etcd_failures;
+    uint64_t lag_bytes, lag_records, lag_ms, insync, elections, leads, etcd_requests, etcd_failures, etcd_silent_ms;
     char log_failure[KVP_LOG_WHY_BYTES]; /* why the log cannot be written; "" = it can be */
     bool has_log;
     kvp_master_ident_t ident;

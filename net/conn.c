@@ -125,8 +125,8 @@ go_unix(kvp_conn_t *conn, const kvp_hello_ask_t *ask, bool is_refused, uint64_t 
     }
     if (err != KVP_OK || hello.incarnation == 0 ||
         (!is_refused && memcmp(hello.pool_id, conn->hello.pool_id, 16) != 0)) {
-        kvp_log_info("client", "master's unix socket does not serve, staying on tcp path %s error %s: %s",
-                     conn->hello.unix_path, kvp_err_name(err), why);
+        kvp_log_info("client", "master's unix socket does not serve, staying on tcp: %s path=%s error=%s", why,
+                     conn->hello.unix_path, kvp_err_name(err));
         kvp_framed_fini(&unix_side);
         return;
     }

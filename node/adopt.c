@@ -85,8 +85,7 @@ restore_state(kvp_node_t *node, const kvp_keeper_table_t *held)
     kvp_node_core_audit(node->core, &sealed, &broken);
     kvp_log_info(
         "node",
-        "adopted the memory of the process before this one bytes %llu objects %llu broken %llu writers %u term "
-        "%u",
+        "adopted the memory of the process before this one bytes=%llu objects=%llu broken=%llu writers=%u term=%u",
         (unsigned long long)node->conf.size_bytes, (unsigned long long)(sealed - broken), (unsigned long long)broken,
         held->writers_n, kvp_node_core_term(node->core));
     k->adopted_objects = sealed - broken;

@@ -24,6 +24,8 @@ kvp_segment_state_name(uint32_t state)
         return "draining";
     case KVP_SEG_LOST:
         return "lost";
+    case KVP_SEG_CONNECTING:
+        return "connecting";
     default:
         return "unknown";
     }
@@ -219,6 +221,7 @@ write_object(const writer_t *x, const Kvp__Pb__Explained *e)
     kvp_jsonw_u64(x->w, "size_bytes", e->len);
     kvp_jsonw_u64(x->w, "version", e->version);
     kvp_jsonw_u64(x->w, "used_ms", e->used_ms);
+    kvp_jsonw_bool(x->w, "is_unread", e->is_unread);
     kvp_jsonw_text(x->w, "pin", pin_name(e->pin));
     kvp_jsonw_u64(x->w, "reservations", e->tickets);
     if (e->group_committed > 0) {

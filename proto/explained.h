@@ -9,7 +9,8 @@
 /* Returns the name of the transport by which the caller reads this copy; static. */
 typedef const char *(*kvp_explained_transport_fn)(void *arg, const Kvp__Pb__ObjectCopy *copy);
 
-/* kvp_segment_state_name returns the name of a kvp_segment_state_t in JSON: "up", "draining", "lost"; else "unknown".
+/* kvp_segment_state_name returns the name of a kvp_segment_state_t in JSON: "up", "draining", "lost", "connecting";
+ * else "unknown".
  */
 const char *kvp_segment_state_name(uint32_t state);
 

@@ -56,6 +56,8 @@ typedef enum {
     KVP_SEG_UP = 1, /* serves reads and accepts puts */
     KVP_SEG_DRAINING = 2, /* serves reads, accepts no puts */
     KVP_SEG_LOST = 3, /* its node is lost */
+    KVP_SEG_CONNECTING =
+        4, /* in SegmentInfo: serves reads, and accepts puts when the master has compared it with its log */
 } kvp_segment_state_t;
 
 typedef enum {

@@ -60,7 +60,9 @@ struct kvp_etcd {
     CURLM *multi;
     pthread_t thread;
     _Atomic uint64_t requests, failures;
+    _Atomic uint64_t worked_ns; /* time of the last successful request, or of the start */
     pthread_mutex_t lock;
+    char trouble[KVP_ETCD_TROUBLE_MAX]; /* the last failure; guarded by lock */
     kvp_list_t asked; /* guarded by lock */
     bool is_ending; /* guarded by lock */
 
@@ -282,6 +284,11 @@ judge_endpoint(kvp_etcd_t *etcd, const call_t *call, kvp_err_t err, const char *
             kvp_log_warn("etcd", "%s: %s: %s missed=%u", endpoint, kvp_err_name(err), why, missed);
     }
     etcd->state = has_worked ? WORKS : FAILS;
+    if (!has_worked) {
+        pthread_mutex_lock(&etcd->lock);
+        snprintf(etcd->trouble, sizeof etcd->trouble, "%s: %s: %s", endpoint, kvp_err_name(err), why);
+        pthread_mutex_unlock(&etcd->lock);
+    }
     if (!has_worked) move_on(etcd, call->endpoint);
 }
 
@@ -317,7 +324,10 @@ err_of(const call_t *call, CURLcode code, kvp_etcd_fault_t *fault_out)
 static void
 answer_op(kvp_etcd_t *etcd, call_t *call, kvp_etcd_answer_t *answer)
 {
-    if (answer->err != KVP_OK && answer->err != KVP_NOT_FOUND) etcd->failures++;
+    if (answer->err == KVP_OK || answer->err == KVP_NOT_FOUND)
+        etcd->worked_ns = kvp_boot_ns();
+    else
+        etcd->failures++;
     call_destroy(etcd, call);
     etcd->conf.on_answer(etcd->conf.arg, answer);
 }
@@ -564,6 +574,7 @@ kvp_etcd_create(const kvp_etcd_conf_t *conf, kvp_etcd_t **etcd_out)
     if (!etcd->has_curl) goto fail;
     etcd->multi = curl_multi_init();
     if (etcd->multi == NULL) goto fail;
+    etcd->worked_ns = kvp_boot_ns();
     err = kvp_thread_start(&etcd->thread, "kvp-etcd", run_etcd, etcd);
     if (err != KVP_OK) goto fail;
     etcd->has_thread = true;
@@ -627,4 +638,13 @@ kvp_etcd_stats(const kvp_etcd_t *etcd, uint64_t *requests_out, uint64_t *failure
 {
     *requests_out = etcd->requests;
     *failures_out = etcd->failures;
+}
+
+uint64_t
+kvp_etcd_silence(kvp_etcd_t *etcd, char trouble_out[KVP_ETCD_TROUBLE_MAX])
+{
+    pthread_mutex_lock(&etcd->lock);
+    memcpy(trouble_out, etcd->trouble, sizeof etcd->trouble);
+    pthread_mutex_unlock(&etcd->lock);
+    return kvp_boot_ns() - etcd->worked_ns;
 }

@@ -94,5 +94,9 @@ void kvp_etcd_ask(kvp_etcd_t *etcd, const kvp_etcd_op_t *op);
 
 /* kvp_etcd_stats returns the numbers of requests made, and of failed requests. Any thread. */
 void kvp_etcd_stats(const kvp_etcd_t *etcd, uint64_t *requests_out, uint64_t *failures_out);
+/* kvp_etcd_silence returns for how many nanoseconds no request has succeeded, and the text of the last failure ("" =
+ * none yet). Any thread. */
+#define KVP_ETCD_TROUBLE_MAX 200u
+uint64_t kvp_etcd_silence(kvp_etcd_t *etcd, char trouble_out[KVP_ETCD_TROUBLE_MAX]);
 
 #endif

@@ -497,6 +497,7 @@ note_masters(kvp_ha_t *ha)
     kvp_ha_status(ha, &status);
     const uint32_t n = kvp_roster_update(&ha->roster, &status, now_ns, rows);
     kvp_master_note_masters(kvp_ha_core_of(ha), NULL, rows, n);
+    kvp_master_note_etcd(kvp_ha_core_of(ha), status.etcd_silent_ms * KVP_NS_PER_MS, status.etcd_trouble);
 }
 
 static void
@@ -655,7 +656,13 @@ kvp_ha_status(kvp_ha_t *ha, kvp_ha_status_t *out)
         out->lag_bytes = ha->leader_end - out->end;
     out->lag_records = records_of(&st, out->lag_bytes);
     if (ha->state == KVP_HA_FOLLOWS && ha->level_ns > 0) out->lag_ms = (now_ns - ha->level_ns) / KVP_NS_PER_MS;
-    if (ha->etcd != NULL) kvp_etcd_stats(ha->etcd, &out->etcd_requests, &out->etcd_failures);
+    if (ha->etcd != NULL) {
+        const uint64_t silent_ns = kvp_etcd_silence(ha->etcd, out->etcd_trouble);
+
+        kvp_etcd_stats(ha->etcd, &out->etcd_requests, &out->etcd_failures);
+        /* a master asks several times in each TTL */
+        if (silent_ns > (ha->conf.ttl_s + 1ull) * KVP_NS_PER_S) out->etcd_silent_ms = silent_ns / KVP_NS_PER_MS;
+    }
     for (uint32_t i = 0; ha->state == KVP_HA_LEADS && i < KVP_STANDBYS_MAX; i++) {
         const kvp_standby_t *t = &ha->sender.standbys[i];
 

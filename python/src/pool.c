@@ -70,7 +70,6 @@ pool_init(kvpy_pool_t *self, PyObject *args, PyObject *kw)
 
     if (!PyArg_ParseTupleAndKeywords(args, kw, "|p", names, &is_dropin)) return -1;
     self->is_dropin = is_dropin != 0;
-    if (self->guess == 0) self->guess = FIRST_GUESS;
     return 0;
 }
 
@@ -289,6 +288,20 @@ pool_put(kvpy_pool_t *self, PyObject *args)
     return number_or_code(self, err);
 }
 
+/* Returns the guess for the length of the key's value. Before the first value has come, the library is asked for the
+ * length, because a get with a wrong guess is repeated, and the master counts both. */
+static size_t
+guess_length(kvpy_pool_t *self, const kvpool_key_t *key, const kvpool_opts_t *opts)
+{
+    size_t len = FIRST_GUESS;
+
+    if (self->guess > 0) return self->guess;
+    Py_BEGIN_ALLOW_THREADS
+        if (kvpool_size(self->pool, key->data, key->len, &len, opts) != KVPOOL_OK) len = FIRST_GUESS;
+    Py_END_ALLOW_THREADS
+    return len;
+}
+
 /* Gets the key's value once, into `bytes`, whose length is the guess for the value's length. */
 static int
 get_round(kvpy_pool_t *self, const kvpool_key_t *key, const kvpool_opts_t *opts, PyObject *bytes, size_t *len_out)
@@ -310,7 +323,7 @@ pool_get(kvpy_pool_t *self, PyObject *args)
     kvpool_opts_t opts = {.struct_size = sizeof opts};
     int err = KVPOOL_BUFFER_SMALL;
     PyObject *key_obj, *bytes = NULL, *longer;
-    size_t len = self->guess;
+    size_t len;
     kvpy_budget_t budget;
     kvpool_key_t key;
 
@@ -319,6 +332,8 @@ pool_get(kvpy_pool_t *self, PyObject *args)
         return NULL;
     if (!kvpy_key(key_obj, &key)) return NULL;
     budget = kvpy_budget_begin(self, &opts);
+    kvpy_budget_spend(&budget, 1, &opts);
+    len = guess_length(self, &key, &opts);
     /* repeat with the value's length if the guess was too small, or a larger value has replaced the value */
     for (int round = 0; err == KVPOOL_BUFFER_SMALL && round < 4; round++) {
         Py_XDECREF(bytes);

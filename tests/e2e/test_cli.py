@@ -365,7 +365,7 @@ def test_stat_shows_how_the_pool_is(pool):
     assert pool.exists("k", "absent").rc == 1 and pool.get("k").rc == 0
     shown, _ = screen(pool)
     assert shown["memory"] == "32 MiB of 128 MiB used (25.0 %)" and shown["objects"] == "1, and 0 puts under way"
-    assert "hit ratio  last minute: 50.0 % (of tenants that look up: look-ups only)\n" in pool.kvpool("stat").text
+    assert "hit ratio  last minute: 50.0 % (of tenants that look up: look-ups, and gets that missed)\n" in pool.kvpool("stat").text
     assert shown["hit ratio"] == "since start: gets 100.0 % of 1, look-ups 50.0 % of 2"
     assert "evictions" not in pool.kvpool("stat").text and "evictions" in pool.kvpool("stat", "--all").text
 

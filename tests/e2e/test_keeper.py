@@ -90,7 +90,7 @@ def test_gets_wait_for_a_node_that_is_started_again(kept):
     wait_until(lambda: figures(kept.master)["segments"] == 0, 10, "the node to be missed")
     reader.say(f"bget old/ 0 8 100000 deadline={20000 * SLOW}")
     time.sleep(0.3)
-    kept.node().wait_log("adopted the memory")
+    kept.node().wait_log('msg="adopted the memory of the process before this one" bytes=')
     got = reader.hear(30)
     assert got["results"] == {"OK": 8} and got["wrong"] == 0, got
     wait_until(lambda: figures(kept.master)["segments"] == 1, 10, "the node")

@@ -168,8 +168,10 @@ def test_standby_leads_to_the_leader(bench, browser):  # noqa: F811
     assert ask_http(standby.http, "/explain?key=k")[0] == 503 and "ask the leader" in ask_http(standby.http, "/explain?key=k")[1]
     port = standby.http.rsplit(":", 1)[1]
     browser.open(f"http://localhost:{port}/")  # another site than 127.0.0.1, for a browser
-    browser.shows(f"This master is standby: its figures are those of the log that it follows. The leader is {leader.listen}.")
+    browser.shows(f"This master is standby: only the leader's page shows the pool. The leader is {leader.listen}.")
     assert browser.get("document.getElementById('leading').hidden") and not browser.errors
+    seen = browser.get("document.body.innerText")
+    assert "Masters" in seen and "What has changed" in seen and "nodes up" not in seen and "Tenants" not in seen, seen
     browser.get("document.querySelector('#notice a').click()")
     browser.shows("leader, term", "#who")
     browser.shows("this master leads, in term", "#changes")

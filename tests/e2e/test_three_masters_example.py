@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 
@@ -95,3 +96,26 @@ def test_three_masters_example(bench):
         assert (got.rc, got.out) == (0, b"hello"), got
     assert example.stop() == 0
     assert example.running() == []
+
+
+def test_start_without_a_majority_of_etcd(bench):
+    """Fails if the script waits in silence, or if stat, /health or the metric of a master do not name etcd as the cause."""
+    example = Example(bench)
+    bench.daemons.append(example)
+    wait_until(lambda: all((example.dir / f"etcd{n}.pid").exists() for n in (2, 3)), 10, "etcd to be started")
+    stopped = [int((example.dir / f"etcd{n}.pid").read_text()) for n in (2, 3)]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        said = wait_until(lambda: "etcd has not answered this master for" in (text := example.out.read_text()) and text, 30 * SLOW, "the reason")
+        assert "start: still waiting for a leader and both nodes" in said and "most of etcd's members must run" in said, said
+        health = ask_http(example.http[1], "/health")[1]
+        assert "etcd has not answered" in health and '"degraded"' in health and "Last failure: http://127.0.0.1:" in health, health
+        silent = re.search(r"^kvpool_master_etcd_silent_seconds (\S+)", ask_http(example.http[1], "/metrics")[1], re.M)
+        assert float(silent[1]) > 3
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: "ready: three masters" in example.out.read_text(), 60 * SLOW, "the pool")
+    assert '"etcd has not' not in ask_http(example.http[1], "/health")[1]
+    assert example.stop() == 0

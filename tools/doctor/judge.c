@@ -268,6 +268,7 @@ judge_wrong(judge_t *j)
         {"versions", "run one version, masters first"},
         {"clock", "run a time service, such as chrony, on all hosts"},
         {"engine_unreachable", "start the engine, open its port, or remove it by POST /unregister"},
+        {"etcd_away", "make sure that a majority of etcd answers: `etcdctl endpoint health`"},
         {"master_missing", "if it does not run, start it; if it runs, it hangs or does not reach etcd: read its log"},
         {"master_apart", "make sure that it reaches the leader's address, and read its log"},
         {"master_lagging", "check the network between them, and the standby's disk"},
@@ -276,6 +277,7 @@ judge_wrong(judge_t *j)
         {"device_stalled", "see the node's log, and its disks"},
         {"ssd_behind",
          "more or faster SSDs (a node takes several --ssd), a larger --ssd-writes, or --ssd-admission used"},
+        {"ssd_damaged", "test the SSD (smartctl, the node's log), and replace it if this happens again"},
         {"loads_fail", "check the logs and disks of nodes with --ssd, and that not all their memory is pinned or held"},
     };
 

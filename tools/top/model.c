@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define TAKE_OVER_MS 15000u /* in this time after a change of the leader, clients that are alive have connected */
 #define NAME_MAX_BYTES 600 /* a name of 128 bytes, each escaped, and its segment's ending */
 
 const char *const kvp_top_tables[] = {"nodes", "masters", "tenants", "calls", "transports", NULL};
@@ -187,7 +188,9 @@ add_wrong_of_node(struct json_object *list, struct json_object *segment, bool is
     const char *state = kvp_json_get_text(segment, "state"), *node = kvp_json_get_text(segment, "node");
 
     if (strcmp(state, "lost") == 0) return; /* no line: the master's own list of faults contains lost nodes */
-    if (strcmp(state, "up") != 0)
+    if (strcmp(state, "connecting") == 0)
+        add_text(list, "node %s is connecting: it takes objects when the master has compared it with its log", node);
+    else if (strcmp(state, "up") != 0)
         add_text(list, "node %s is %s: it takes no new objects", node, state);
     else if (!is_standby && strcmp(kvp_json_get_text(segment, "transport"), "none") == 0)
         add_text(list, "no transport leads from here to node %s: kvpool doctor says why", node);
@@ -201,6 +204,8 @@ kvp_top_wrong(struct json_object *stat)
                  segments_n = kvp_json_get_list(stat, "segments", &segments);
     const uint64_t quarantine = kvp_json_get_u64(pool, "quarantine_bytes"), refused = counter_of(stat, "put_no_space"),
                    breaches = counter_of(stat, "protocol_errors");
+    /* After a change of the leader all free memory is in quarantine until the clients have connected again. */
+    const bool is_new = kvp_json_get_u64(pool, "term") > 1 && counter_of(stat, "led_ms") < TAKE_OVER_MS;
     char bytes[KVP_BYTES_TEXT_MAX];
 
     for (size_t i = 0; i < why_n; i++)
@@ -208,7 +213,7 @@ kvp_top_wrong(struct json_object *stat)
     for (size_t i = 0; i < segments_n; i++)
         add_wrong_of_node(list, json_object_array_get_idx(segments, i),
                           json_object_get_boolean(kvp_json_get(pool, "is_standby")));
-    if (quarantine > 0)
+    if (quarantine > 0 && !is_new)
         add_text(list, "%s are in quarantine: a client died or stopped during a put, and may still write there",
                  kvp_format_bytes(quarantine, bytes));
     if (refused > 0) add_text(list, "puts refused for want of space: %" PRIu64, refused);

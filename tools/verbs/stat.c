@@ -56,7 +56,8 @@ static void
 print_ratio(const char *when, struct json_object *ratio)
 {
     const double percent = 100 * json_object_get_double(ratio);
-    if (ratio != NULL) printf("hit ratio  %s: %.1f %% (of tenants that look up: look-ups only)\n", when, percent);
+    if (ratio != NULL)
+        printf("hit ratio  %s: %.1f %% (of tenants that look up: look-ups, and gets that missed)\n", when, percent);
 }
 
 static void

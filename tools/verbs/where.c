@@ -69,7 +69,6 @@ print_object(struct json_object *found)
     char text[TEXT_BYTES], span[SPAN_BYTES], bytes[KVP_BYTES_TEXT_MAX];
     struct json_object *copies, *group = kvp_json_get(found, "group"), *lineage = kvp_json_get(found, "lineage");
     const size_t n = kvp_json_get_list(found, "copies", &copies);
-    const bool was_read = json_object_get_boolean(kvp_json_get(found, "was_read"));
     const uint64_t age_ms = kvp_json_get_u64(found, "age_ms");
 
     printf("tenant      %s\n", quoted_text(found, "tenant", text));
@@ -79,8 +78,11 @@ print_object(struct json_object *found)
         printf("put         about %s ago\n", seconds_text(age_ms, span));
     else
         printf("put         before this master listened\n");
-    printf(was_read ? "last use    at least %s ago\n" : "last use    none is known\n",
-           seconds_text(kvp_json_get_u64(found, "used_ms"), span));
+    if (json_object_get_boolean(kvp_json_get(found, "was_read")))
+        printf("last use    about %s ago\n", seconds_text(kvp_json_get_u64(found, "used_ms"), span));
+    else
+        printf("last use    %s\n",
+               json_object_get_boolean(kvp_json_get(found, "is_unread")) ? "never read" : "not known");
     printf("pin         %s\n", quoted_text(found, "pin", text));
     printf("held by     %" PRIu64 " reads and reservations\n", kvp_json_get_u64(found, "reservations"));
     if (group != NULL) print_group(group);

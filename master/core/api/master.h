@@ -221,6 +221,10 @@ void kvp_master_note_times(kvp_master_t *master, uint64_t step_longest_ns, uint6
  * copied. */
 void kvp_master_note_masters(kvp_master_t *master, const char *leader, const kvp_master_peer_t *masters, uint32_t n);
 
+/* kvp_master_note_etcd passes for how long no request to etcd has succeeded, and the text of the last failure, for the
+ * reasons below; 0 = etcd answers. The text is copied, cut to 199 bytes. */
+void kvp_master_note_etcd(kvp_master_t *master, uint64_t silent_ns, const char *trouble);
+
 /* The reasons why the pool is degraded; n 0 = it is not degraded. */
 #define KVP_MASTER_WRONG_MAX 64u
 typedef struct {

@@ -70,6 +70,7 @@ typedef struct {
     X(held_bytes, "bytes under holds of gets (gauge)")                                                                 \
     X(reserved_bytes, "bytes under lookup tickets (gauge)")                                                            \
     X(memory_bytes, "memory of the index, keys, allocators and reservations (gauge)")                                  \
+    X(led_ms, "time for which this master has led; 0 at a standby (gauge)")                                            \
     X(pending_puts, "puts waiting for space (gauge)")                                                                  \
     X(log_refuses, "1 while puts and removals are refused because the log cannot be written (gauge)")                  \
     X(work, "records that steps have touched")                                                                         \
@@ -165,6 +166,7 @@ typedef struct {
 } kvp_master_audit_t;
 
 /* What the shell knows about a master of the pool, for the answer to Status. */
+#define KVP_MASTER_TROUBLE_MAX 200u
 #define KVP_MASTERS_MAX 32u /* limit of masters in Status, connected and missing masters together */
 typedef struct {
     char id[33]; /* the master's id; "" without etcd */

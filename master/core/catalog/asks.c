@@ -104,7 +104,10 @@ looks_up(const kvp_catalog_t *cat, const kvp_tenant_t *t)
 void
 kvp_asks_got(kvp_catalog_t *cat, kvp_tenant_t *t, const kvp_digest_t *digests, uint32_t n, uint32_t found)
 {
-    if (looks_up(cat, t)) return;
+    if (looks_up(cat, t)) { /* the keys that were found are those that a look-up has found and counted */
+        if (n > found) count_keys(cat, t, n - found, 0);
+        return;
+    }
     count_keys(cat, t, n, found);
     count_asked(cat, t, digests, n, false);
 }

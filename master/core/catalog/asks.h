@@ -28,8 +28,8 @@ typedef struct {
 
 /* kvp_asks_note counts the n keys of a look-up, of which `found` were there; is_prefix: of a prefix look-up, which ends
  * at the first missing key. kvp_asks_got counts the keys of a get, and kvp_asks_read reads of a key from cached
- * locations, both of a tenant that does not look up. kvp_asks_put tells the size of an object. kvp_asks_tick keeps the
- * curves' limits. */
+ * locations, both of a tenant that does not look up; of a tenant that does, kvp_asks_got counts the missing keys.
+ * kvp_asks_put tells the size of an object. kvp_asks_tick keeps the curves' limits. */
 void kvp_asks_note(kvp_catalog_t *cat, kvp_tenant_t *t, const kvp_digest_t *digests, uint32_t n, uint32_t found,
                    bool is_prefix);
 void kvp_asks_got(kvp_catalog_t *cat, kvp_tenant_t *t, const kvp_digest_t *digests, uint32_t n, uint32_t found);

@@ -173,4 +173,14 @@ struct kvp_segment {
     uint64_t unmount_due_ns;
 };
 
+/* kvp_segment_shown_state returns the segment's kvp_segment_state_t for others. A segment that is being compared with
+ * the log takes no puts, like one that is being drained. */
+static inline uint32_t
+kvp_segment_shown_state(const kvp_segment_t *g)
+{
+    const bool is_compared = g->is_restored && g->drain == NULL && g->unmount_conn == 0;
+
+    return g->state == KVP_SEG_DRAINING && is_compared ? KVP_SEG_CONNECTING : g->state;
+}
+
 #endif

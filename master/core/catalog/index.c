@@ -5,6 +5,7 @@
 #include "common/hash.h"
 #include "common/mutate.h"
 #include "common/recpool.h"
+#include "master/core/base/ages.h"
 #include "master/core/base/slab.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/umap.h"
@@ -22,6 +23,7 @@ struct kvp_objindex {
     kvp_recpool_t records, exts;
     kvp_objtable_t table;
     kvp_keystore_t *keys;
+    kvp_ages_t uses; /* the times of values of `clock` */
     uint64_t clock, time; /* clock of uses, and the time, in units of 2^CLOCK_SHIFT ns */
 };
 
@@ -228,6 +230,7 @@ kvp_objindex_set_time(kvp_objindex_t *ix, uint64_t now_ns)
 {
     ix->time = now_ns >> CLOCK_SHIFT;
     ix->clock = kvp_max_u64(ix->clock, ix->time);
+    kvp_ages_note(&ix->uses, ix->clock, now_ns);
 }
 
 void
@@ -245,11 +248,9 @@ kvp_obj_age(const kvp_objindex_t *ix, const kvp_obj_t *o)
 }
 
 uint64_t
-kvp_obj_idle_ms(const kvp_objindex_t *ix, const kvp_obj_t *o)
+kvp_obj_idle_ms(const kvp_objindex_t *ix, const kvp_obj_t *o, uint64_t now_ns)
 {
-    const int32_t units = (int32_t)((uint32_t)ix->time - o->used);
-
-    return units < 0 ? 0 : ((uint64_t)units << CLOCK_SHIFT) / 1000000u; /* < 0: the clock of uses runs ahead of time */
+    return kvp_ages_age(&ix->uses, ix->clock - kvp_obj_age(ix, o), now_ns) / 1000000u;
 }
 
 uint32_t

@@ -91,6 +91,8 @@ struct kvp_master {
     char leader[KVP_NAME_MAX + 1]; /* address of the leader that a standby sends with a refusal; "" = unknown */
     kvp_master_peer_t masters[KVP_MASTERS_MAX]; /* all masters, as passed by the shell */
     uint32_t masters_n;
+    uint64_t etcd_silent_ns; /* for how long no request to etcd has succeeded; 0 = etcd answers, or there is none */
+    char etcd_trouble[KVP_MASTER_TROUBLE_MAX]; /* the last failure */
     kvp_lost_node_t lost_nodes[KVP_LOST_NODES_MAX]; /* ring buffer */
     uint32_t lost_nodes_at;
     uint32_t dropped_term; /* term in which a segment was last dropped; 0 = none was */

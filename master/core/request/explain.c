@@ -131,14 +131,19 @@ describe_object(const kvp_master_t *m, explained_t *e, part_t *part, const kvp_o
     const kvp_segment_t *tier = kvp_obj_tier(&m->cat, o);
     kvp_place_t places[KVP_REPLICAS_MAX];
     const uint32_t n = kvp_obj_places(&m->cat, o, places);
+    /* a group is used as one */
+    const uint32_t lead = mb == NULL ? KVP_OID_NONE : mb->group->lead;
+    const kvp_obj_t *used = lead == KVP_OID_NONE ? o : kvp_obj(m->cat.index, lead);
 
     part->msg.len = kvp_obj_len(&m->cat, o);
     part->msg.version = kvp_obj_version(o);
     part->msg.age_ms = (kvp_ages_age(&m->cat.ages, kvp_obj_version(o), m->ctx.now_ns) + KVP_MS(1) - 1) / KVP_MS(1);
-    part->msg.used_ms = kvp_obj_idle_ms(m->cat.index, o);
+    part->msg.used_ms = kvp_obj_idle_ms(m->cat.index, used, m->ctx.now_ns);
     /* the two times have different roundings, and no object is used before its put */
     if (part->msg.age_ms > 0) part->msg.used_ms = kvp_min_u64(part->msg.used_ms, part->msg.age_ms);
-    part->msg.was_read = o->is_used_since != 0;
+    part->msg.was_read = used->is_used_since != 0;
+    /* A write to an SSD resets the flag, and an earlier master may have seen reads. */
+    part->msg.is_unread = !part->msg.was_read && tier == NULL && kvp_obj_version(o) >> KVP_GEN_SEQ_BITS == m->ctx.term;
     part->msg.pin = o->pin;
     part->msg.tickets = o->tickets;
     part->msg.has_lineage = lineage.is_told != 0;

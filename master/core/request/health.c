@@ -59,6 +59,11 @@ check_masters(const kvp_master_t *m, kvp_master_wrong_t *out)
         leaders += m->masters[i].state == KVP_MASTER_LEADER;
         check_master(&m->masters[i], out);
     }
+    if (m->etcd_silent_ns > 0)
+        add_wrong(out, "etcd_away",
+                  "etcd has not answered this master for %llu s, so no master can be elected or go on leading: most of "
+                  "etcd's members must run and reach one another (etcdctl endpoint health). Last failure: %s",
+                  (unsigned long long)(m->etcd_silent_ns / KVP_MS(1000)), m->etcd_trouble);
     if (m->masters_n > 0 && leaders == 0) add_wrong(out, "no_leader", "no master leads");
     if (m->masters_n == 1 && leaders == 1 && m->ctx.conf.is_elected)
         add_wrong(out, "no_standby", "no other master is registered in etcd: if this master fails, none takes over");
@@ -71,6 +76,13 @@ kvp_master_note_masters(kvp_master_t *m, const char *leader, const kvp_master_pe
     if (masters == NULL) return;
     m->masters_n = (uint32_t)kvp_min_u64(n, KVP_MASTERS_MAX);
     memcpy(m->masters, masters, m->masters_n * sizeof *masters);
+}
+
+void
+kvp_master_note_etcd(kvp_master_t *m, uint64_t silent_ns, const char *trouble)
+{
+    m->etcd_silent_ns = silent_ns;
+    snprintf(m->etcd_trouble, sizeof m->etcd_trouble, "%s", trouble);
 }
 
 /* ---- nodes */
@@ -92,7 +104,13 @@ check_segments(const kvp_master_t *m, kvp_master_wrong_t *out)
 
         if (g->life == KVP_SEGMENT_DROPPED) continue;
         nodes += !g->is_tier;
-        if (is_lost(g) && !g->is_tier && lost++ < OF_A_KIND_MAX)
+        if (is_lost(g) && !g->is_tier && g->is_restored && lost++ < OF_A_KIND_MAX)
+            add_wrong(
+                out, "node_lost",
+                "node %s has not connected since this master began to lead, %llu s ago: its objects cannot be read "
+                "until it has",
+                g->name, (unsigned long long)seconds_since(m, g->lost_ns));
+        else if (is_lost(g) && !g->is_tier && lost++ < OF_A_KIND_MAX)
             add_wrong(out, "node_lost", "node %s is lost: its objects cannot be read until it is back", g->name);
         if (is_lost(g) && g->is_tier && g->objects > 0 && away++ < OF_A_KIND_MAX)
             add_wrong(out, "ssd_away", "SSD tier %s is away: its objects cannot be read until it is back", g->name);
@@ -168,6 +186,8 @@ kvp_master_wrong(const kvp_master_t *m, kvp_master_wrong_t *out)
     check_given_up(m, out);
     check_devices(m, out);
     check_faults(m, &ctx->failed_loads, "loads_fail", "loads from SSD fail", "see the node's log", out);
+    check_faults(m, &ctx->damaged, "ssd_damaged", "objects were lost on an SSD",
+                 "test that device; this line stays for an hour after the last loss", out);
     check_faults(m, &ctx->unwritten, "ssd_behind", "objects were evicted before the SSD had them",
                  "the SSDs were too slow for the puts, or could not be written", out);
 }

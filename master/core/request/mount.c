@@ -369,7 +369,7 @@ describe_segment(const kvp_segment_t *g, bool is_resting, Kvp__Pb__SegmentInfo *
     info->chunk_n = g->chunk_n;
     info->state =
         /* a standby takes the state from the log, because no node is connected to it */
-        is_resting && g->life == KVP_SEGMENT_STAYS ? KVP_SEG_UP : g->state;
+        is_resting && g->life == KVP_SEGMENT_STAYS ? KVP_SEG_UP : kvp_segment_shown_state(g);
     info->used_bytes = g->used_bytes;
     info->objects = g->objects;
     info->evictions = g->evictions;

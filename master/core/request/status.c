@@ -29,7 +29,7 @@ sum_memory(const kvp_master_t *m, kvp_master_stats_t *st)
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
         if (g->is_tier || g->state == KVP_SEG_LOST) continue;
-        if (g->state == KVP_SEG_UP) {
+        if (kvp_segment_shown_state(g) != KVP_SEG_DRAINING) {
             st->unowned_bytes += g->size_bytes - g->owned_bytes;
             st->owned_free_bytes += g->owned_bytes - g->used_bytes;
         } else {
@@ -48,6 +48,8 @@ kvp_master_stats(const kvp_master_t *m, kvp_master_stats_t *stats_out)
     stats_out->term = m->ctx.term;
     stats_out->probed_bytes = m->prot.probes.bytes;
     stats_out->owners = m->cat.owners_n;
+    if (!m->log.is_resting)
+        stats_out->led_ms = (m->ctx.now_ns - kvp_max_u64(m->puts.started_ns, m->peers.took_over_ns)) / KVP_MS(1);
     sum_memory(m, stats_out);
     stats_out->memory_bytes = kvp_objindex_memory_bytes(m->cat.index) + m->space.slab_bytes +
                               (uint64_t)m->prot.gone.cap * sizeof(kvp_digestmap_at_t);
@@ -299,7 +301,7 @@ kvp_master_nodes(const kvp_master_t *m, kvp_master_node_t *nodes_out, uint32_t m
         node->is_tier = g->is_tier;
         node->is_up = g->state == KVP_SEG_UP;
         node->is_drained = g->drain != NULL && g->objects == 0;
-        node->state = g->state;
+        node->state = kvp_segment_shown_state(g);
         node->size_bytes = g->size_bytes;
         node->used_bytes = g->used_bytes;
         node->objects = g->objects;

@@ -385,6 +385,7 @@ end_stage(kvp_space_t *sp, kvp_moving_t *mv, uint8_t flag, uint32_t *oid_out)
         if (o != NULL) kvp_ctx_count_fault(sp->ctx, &sp->ctx->failed_loads, mv->segment->id);
     }
     sp->ctx->st.tier_lost += is_lost;
+    if (is_lost) kvp_ctx_count_fault(sp->ctx, &sp->ctx->damaged, mv->segment->id);
     kvp_moving_end(sp, mv);
     return is_lost;
 }

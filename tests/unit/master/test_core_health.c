@@ -103,6 +103,33 @@ RIG_TEST_ON(test_loads_fail, .conf = plain, .size = MEMORY)
     world_advance(g->w, SEC);
 }
 
+/* Fails if the loss of an object on an SSD is no cause, is none a minute later, or is one an hour after the last. */
+RIG_TEST_ON(test_ssd_damaged, .conf = plain, .size = MEMORY)
+{
+    Kvp__Pb__Get head = KVP__PB__GET__INIT;
+    kvp_digest_t digest = digest_of(g->w, "key/0");
+    uint32_t tier;
+
+    g->w->has_tiers = true;
+    tier = node_mount_tier(g->na);
+    for (uint32_t i = 0; i < 32; i++) {
+        assert_int_equal(put_told(g->c, key_name("key/", i), BLOCK), KVP_OK);
+        world_advance(g->w, 20 * MS);
+    }
+    tier_drop(g->a, digest, tiered_find(g->a, digest)->rec.version);
+    assert_int_equal(causes(g->w), 0);
+    head.n = 1;
+    head.wait_ms = 100;
+    reply_free(peer_wait(g->c, peer_send(g->c, KVP_OP_GET, 0, &head.base, &digest, sizeof digest), 2 * SEC));
+    world_advance(g->w, 90 * SEC);
+    assert_int_equal(causes(g->w), 1);
+    assert_non_null(strstr(wrong_of(g->w, "ssd_damaged"), "lost on an SSD: 1 lately"));
+    world_advance(g->w, HOUR);
+    assert_int_equal(causes(g->w), 0);
+    assert_int_equal(unmount(g->na, tier), KVP_OK);
+    world_advance(g->w, SEC);
+}
+
 /* Fails if objects that are evicted before the SSD has them are no cause, or are one a minute later; or if an eviction
  * of written objects, or without an SSD, is one. */
 RIG_TEST_ON(test_ssd_behind, .conf = plain, .size = MEMORY)
