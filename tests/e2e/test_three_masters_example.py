@@ -81,7 +81,9 @@ def test_three_masters_without_programs_or_a_folder(bench):
 
 
 def test_three_masters_example(bench):
-    """Fails if the example does not come up, does not store, does not find a key before and after the leader is killed, or leaves a program."""
+    """Fails if the example does not come up, does not store, does not find a key before and after the leader is killed, or leaves a program;
+    or if the next leader's first screens say what is not so: that a node is drained, or that memory is in quarantine.
+    """
     example = Example(bench)
     bench.daemons.append(example)
     wait_until(lambda: "\nready:" in "\n" + example.out.read_text() or example.proc.poll() is not None, 20, "the example to be ready")
@@ -92,6 +94,14 @@ def test_three_masters_example(bench):
     for is_killed in (False, True):
         if is_killed:
             example.kill_leader()
+            said = []  # what the next leader says, until both nodes are up again
+
+            def both_are_up():
+                said.append(bench.run("kvpool", "stat", "--master", masters, "--deadline", "300ms").text)
+                return "nodes      2 of 2 up" in said[-1]
+
+            wait_until(both_are_up, 20 * SLOW, "the nodes to be up at the next leader")
+            assert not re.search("drain|quarantine", "".join(said)), said
         got = bench.run("kvpool", "get", "--master", masters, "--deadline", "15s", "greeting")
         assert (got.rc, got.out) == (0, b"hello"), got
     assert example.stop() == 0
