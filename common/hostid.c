@@ -8,6 +8,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -209,4 +211,32 @@ kvp_runtime_set(const char *dir, const char *trusted)
                   "0700 or 0750",
                   RUNTIME_DIR_BYTES - 1);
     return KVP_INVALID;
+}
+
+void
+kvp_peer_text(int fd, char out[KVP_PEER_TEXT_MAX])
+{
+    struct sockaddr_storage at = {0};
+    socklen_t len = sizeof(at);
+    struct ucred cred = {0};
+    char host[64], port[8];
+
+    snprintf(out, KVP_PEER_TEXT_MAX, "unknown");
+    if (getpeername(fd, (struct sockaddr *)&at, &len) != 0) return;
+    if (at.ss_family == AF_UNIX) {
+        len = sizeof(cred);
+        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0)
+            snprintf(out, KVP_PEER_TEXT_MAX, "pid %d uid %u", (int)cred.pid, (unsigned)cred.uid);
+        return;
+    }
+    if (getnameinfo((struct sockaddr *)&at, len, host, sizeof(host), port, sizeof(port),
+                    NI_NUMERICHOST | NI_NUMERICSERV) == 0)
+        snprintf(out, KVP_PEER_TEXT_MAX, at.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
+}
+
+bool
+kvp_addr_is_loopback(const struct sockaddr *at)
+{
+    if (at->sa_family == AF_INET6) return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)at)->sin6_addr);
+    return at->sa_family == AF_INET && ntohl(((const struct sockaddr_in *)at)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
 }

@@ -42,4 +42,12 @@ bool kvp_peer_is_trusted(int unix_fd);
  * given). INVALID (logged), NOMEM. Call it before threads start. */
 kvp_err_t kvp_runtime_set(const char *dir, const char *trusted) KVP_MUST_USE;
 
+/* kvp_peer_text writes the address of the peer, for the log: "10.0.0.1:4711", or "pid 12 uid 0" on a Unix socket. */
+#define KVP_PEER_TEXT_MAX 80u
+void kvp_peer_text(int fd, char out[KVP_PEER_TEXT_MAX]);
+
+/* kvp_addr_is_loopback returns true for an IP address that only this host reaches. */
+struct sockaddr;
+bool kvp_addr_is_loopback(const struct sockaddr *at);
+
 #endif

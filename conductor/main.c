@@ -24,7 +24,8 @@ enum { POLICY_ROUTER, POLICY_ROUND_ROBIN }; /* values of --policy, in the order 
 
 typedef struct {
     kvp_hostport_t http;
-    const char *data_dir, *publishers;
+    const char *data_dir, *publishers, *token_file, *api_keys;
+    bool has_metrics_token;
     uint64_t hash_seed, blocks_max;
     kvp_hostport_t proxy; /* address of the proxy's port; host "" = no proxy */
     kvp_strings_t prefill, decode, replica;
@@ -38,6 +39,11 @@ typedef struct {
 static const kvp_opt_t opts[] = {
     {KVP_OPT(HOSTPORT, "http", settings_t, http), .fallback = "127.0.0.1:13333",
      .help = "Where questions, registrations and metrics are served."},
+    {KVP_OPT_TEXT("tokens", settings_t, token_file, "FILE"),
+     .help = "The tokens that --http accepts (`kvpool token create`). With it, paths other than / and /health need a "
+             "token whose role allows the request. The file is read again when it changes."},
+    {KVP_OPT(BOOL, "metrics-token", settings_t, has_metrics_token),
+     .help = "With --tokens: /metrics needs a token of the role `monitor`, too."},
     {KVP_OPT_TEXT("data-dir", settings_t, data_dir, "DIR"),
      .help = "Registrations are kept here; without it they end with the process."},
     {KVP_OPT(U64, "hash-seed", settings_t, hash_seed), .fallback = "0",
@@ -71,6 +77,9 @@ static const kvp_opt_t opts[] = {
      .min = 100 * KVP_NS_PER_MS, .max = 3600 * KVP_NS_PER_S,
      .help = "With --proxy: the time for a client to send a request's head, and the same again for its body. After it "
              "the connection is closed."},
+    {KVP_OPT_TEXT("api-keys", settings_t, api_keys, "FILE"),
+     .help = "With --proxy: clients need a token of this file as their API key (`kvpool token create --role reader`). "
+             "The file is read again when it changes. Without it every client may send requests."},
     {KVP_OPT_TEXT("allow-origin", settings_t, allow_origin, "*|none|ORIGIN[,ORIGIN]"), .fallback = "*",
      .help = "With --proxy: the origins of web pages that may send requests; * = all."},
     {KVP_OPT(U64, "compute-rate", settings_t, compute_rate), .fallback = "10000", .min = 1, .max = 1000000000,
@@ -154,6 +163,8 @@ build_proxy(daemon_t *d, const settings_t *s)
     }
     conf.listen = s->proxy;
     conf.allow_origin = s->allow_origin;
+    conf.api_keys = s->api_keys;
+    conf.has_metrics_token = s->has_metrics_token;
     conf.threads = s->proxy_threads != 0 ? (uint32_t)s->proxy_threads : (uint32_t)kvp_min_u64(kvp_usable_cpus(), 4);
     conf.prefill_ms = s->prefill_timeout_ns / KVP_NS_PER_MS;
     conf.first_ms = s->first_byte_timeout_ns / KVP_NS_PER_MS;
@@ -216,9 +227,11 @@ build_parts(daemon_t *d, const settings_t *s)
     err = kvp_api_route(&d->api, d->http, &d->loop, d->registry, &weights);
     if (err == KVP_OK) err = build_proxy(d, s);
     d->api.has_proxy = d->proxy != NULL;
+    if (err == KVP_OK) err = kvp_http_protect(d->http, s->token_file, s->has_metrics_token);
     if (err == KVP_OK) err = kvp_http_start(d->http, &s->http, &d->bound);
     if (err != KVP_OK || d->proxy == NULL) return err;
-    if (s->policy == POLICY_ROUTER) kvp_proxy_route_by(d->proxy, &d->bound, has_instances, d->registry);
+    if (s->policy == POLICY_ROUTER)
+        kvp_proxy_route_by(d->proxy, &d->bound, kvp_http_own_token(d->http), has_instances, d->registry);
     kvp_proxy_report_to(d->proxy, note_left_out, d->api.routes);
     return kvp_proxy_start(d->proxy, &d->proxy_bound);
 }

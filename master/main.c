@@ -133,7 +133,10 @@ static const kvp_opt_t opts[] = {
      .help = "KV events have the fields of older names as well: type, block_hashes, parent_block_hash."},
     {KVP_OPT_TEXT("tokens", settings_t, authn.token_file, "FILE"),
      .help = "The tokens that this master accepts, a line for each (`kvpool token create` writes it). With it, or with "
-             "--map-uid, every peer needs an identity. The file is read again when it changes."},
+             "--map-uid, every peer needs an identity. Paths of --http other than / and /health need a token, too. The "
+             "file is read again when it changes."},
+    {KVP_OPT(BOOL, "metrics-token", settings_t, authn.has_metrics_token),
+     .help = "With --tokens: /metrics needs a token of the role `monitor`, too."},
     {KVP_OPT_TEXT("token-file", settings_t, creds.token_file, "FILE"),
      .help = "With --etcd: this master's own token of the role `master`, by which it follows the leader's log."},
     {KVP_OPT(STRINGS, "map-uid", settings_t, authn.users), .metavar = "UID=ROLE:TENANT",
@@ -481,6 +484,7 @@ build_http(daemon_t *d, const settings_t *s)
     if (d->http == NULL) return KVP_NOMEM;
     if (s->conductor.host[0] != '\0') kvp_format_hostport(&s->conductor, d->admin.conductor);
     kvp_err_t err = kvp_admin_route(&d->admin, d->http, &d->loop, d->server, d->ha, d->events);
+    if (err == KVP_OK) err = kvp_http_protect(d->http, s->authn.token_file, s->authn.has_metrics_token);
     if (err == KVP_OK) err = kvp_admin_sample(&d->admin, &d->uv);
     return err != KVP_OK ? err : kvp_http_start(d->http, &s->http, &d->http_bound);
 }

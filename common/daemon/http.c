@@ -6,6 +6,8 @@
 #include "common/daemon/http.h"
 
 #include "common/clock.h"
+#include "common/daemon/http_tokens.h"
+#include "common/hostid.h"
 #include "common/http_guard.h"
 #include "common/daemon/http_places.h"
 #include "common/daemon/jobs.h"
@@ -57,6 +59,7 @@ struct kvp_http {
     _Atomic size_t held_bytes; /* total bytes of all bodies, and of the memory that handlers have claimed */
     _Atomic uint32_t slow_n; /* number of requests that are queued or running in slow handlers, without parked ones */
     uint32_t slow_max;
+    kvp_http_tokens_t tokens;
     bool is_starting;
     char start_error[256]; /* message of libmicrohttpd about a failed start */
 };
@@ -81,6 +84,8 @@ struct kvp_http_request {
     const char *rest;
     uint64_t begun_ns;
     const char *refusal; /* reason to refuse the request, for any path; NULL = accepted */
+    unsigned refusal_status;
+    char why[KVP_IDENTITY_WHY_MAX]; /* the reason, if the request's token does not suffice */
     kvp_buf_t body;
     size_t dropped_bytes;
     /* a flag: a slow handler has filled the response; the handler's thread sets it before the connection is
@@ -243,7 +248,9 @@ dispatch_request(kvp_http_t *http, kvp_http_request_t *request, kvp_http_respons
 {
     if (request->is_answered) return true;
     if (request->refusal != NULL) {
-        kvp_http_error(response, MHD_HTTP_FORBIDDEN, "%s", request->refusal);
+        kvp_http_error(response, request->refusal_status, "%s", request->refusal);
+        if (request->refusal_status == MHD_HTTP_UNAUTHORIZED)
+            kvp_ignore(kvp_http_set_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer"), "the text says it");
         return true;
     }
     if (request->body.err == KVP_LIMIT) {
@@ -415,6 +422,22 @@ check_headers(const kvp_http_t *http, struct MHD_Connection *connection, const c
     return kvp_http_guard_check(&guard, http->is_loopback, is_page);
 }
 
+/* Sets the refusal of a request whose token does not suffice. */
+static void
+check_token(kvp_http_t *http, kvp_http_request_t *request, const char *url, const char *method)
+{
+    const char *token =
+        MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
+    char from[KVP_PEER_TEXT_MAX];
+    unsigned status;
+
+    kvp_peer_text(MHD_get_connection_info(request->connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd, from);
+    status = kvp_http_tokens_check(&http->tokens, method, url, token, from, request->why);
+    if (status == 0) return;
+    request->refusal = request->why;
+    request->refusal_status = status;
+}
+
 /* Called by libmicrohttpd for a request: first with the headers, then with each piece of the body, then once more
  * for the answer. */
 static enum MHD_Result
@@ -438,6 +461,8 @@ on_request(void *cls, struct MHD_Connection *connection, const char *url, const 
         request->response.http = http;
         request->response.status = MHD_HTTP_OK;
         request->refusal = check_headers(http, connection, url, method);
+        request->refusal_status = MHD_HTTP_FORBIDDEN;
+        if (request->refusal == NULL) check_token(http, request, url, method);
         kvp_buf_init(&request->body, request->refusal != NULL ? 1 : body_max(http, url, method));
         *con_cls = request;
         return MHD_YES;
@@ -519,7 +544,20 @@ kvp_http_destroy(kvp_http_t *http)
     kvp_http_stop(http);
     kvp_list_foreach_safe (pos, tmp, &http->routes)
         free(kvp_list_entry(pos, route_t, link));
+    kvp_http_tokens_close(&http->tokens);
     free(http);
+}
+
+kvp_err_t
+kvp_http_protect(kvp_http_t *http, const char *token_file, bool has_metrics)
+{
+    return kvp_http_tokens_open(&http->tokens, token_file, has_metrics, KVP_MAY_NOTHING);
+}
+
+const char *
+kvp_http_own_token(const kvp_http_t *http)
+{
+    return http->tokens.own;
 }
 
 void
@@ -605,13 +643,6 @@ find_reason(const char *line)
     return colon != NULL && colon[1] == ' ' ? colon + 2 : line;
 }
 
-static bool
-is_loopback(const struct sockaddr *at)
-{
-    if (at->sa_family == AF_INET6) return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)at)->sin6_addr);
-    return ntohl(((const struct sockaddr_in *)at)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
-}
-
 kvp_err_t
 kvp_http_start(kvp_http_t *http, const kvp_hostport_t *at, kvp_hostport_t *bound_out)
 {
@@ -632,7 +663,7 @@ kvp_http_start(kvp_http_t *http, const kvp_hostport_t *at, kvp_hostport_t *bound
             return err;
         }
     }
-    http->is_loopback = is_loopback(found->ai_addr);
+    http->is_loopback = kvp_addr_is_loopback(found->ai_addr);
     http->mhd = start_daemon(http, found);
     freeaddrinfo(found);
     if (http->mhd == NULL) {

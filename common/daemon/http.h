@@ -50,6 +50,13 @@ kvp_err_t kvp_http_route_slow(kvp_http_t *http, const char *method, const char *
  * half of which may be held (http_places.h). slow: requests queued or running in slow handlers (default 32). */
 void kvp_http_size(kvp_http_t *http, uint32_t places, uint32_t slow);
 
+/* kvp_http_protect makes requests need a token of that file, with the role that http_tokens.c has for the path; NULL =
+ * none. has_metrics: /metrics as well. Call it before the start. The errors of kvp_http_tokens_open, logged.
+ * kvp_http_own_token returns the value of Authorization for requests of this process to itself, which allows all;
+ * "" = none is needed. */
+kvp_err_t kvp_http_protect(kvp_http_t *http, const char *token_file, bool has_metrics) KVP_MUST_USE;
+const char *kvp_http_own_token(const kvp_http_t *http);
+
 /* Parking, for a slow handler that must wait for an event. The handler calls kvp_http_park and returns without an
  * answer, so its thread is free for other requests. kvp_http_unpark makes the server call the handler again. Call
  * it exactly once for each park, from any thread, also before the handler has returned. In the repeated call

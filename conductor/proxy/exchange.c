@@ -162,7 +162,10 @@ start_call(kvp_exchange_t *x, const char *base, const char *path, bool is_get, c
     snprintf(auth, sizeof auth, "Authorization: %s", x->auth);
     snprintf(rank, sizeof rank, "X-data-parallel-rank: %lld", (long long)x->rank);
     headers[n++] = id;
-    if (x->auth[0] != '\0') headers[n++] = auth;
+    if (base == x->shared->router && x->shared->router_auth[0] != '\0')
+        headers[n++] = x->shared->router_auth;
+    else if (x->auth[0] != '\0')
+        headers[n++] = auth;
     if (x->rank >= 0) headers[n++] = rank;
     if (!is_get) headers[n++] = "Content-Type: application/json";
     x->call = x->sent.err != KVP_OK

@@ -11,6 +11,7 @@
 #ifndef KVP_CONDUCTOR_PROXY_EXCHANGE_H
 #define KVP_CONDUCTOR_PROXY_EXCHANGE_H
 
+#include "common/daemon/http_tokens.h"
 #include "common/list.h"
 #include "conductor/proxy/body.h"
 #include "conductor/proxy/paths.h"
@@ -29,6 +30,8 @@
 /* The state that all threads of a proxy share. */
 typedef struct {
     kvp_proxy_conf_t conf;
+    kvp_http_tokens_t keys; /* keys of clients, with --api-keys */
+    char router_auth[96]; /* header line with this process's own token for the router; "" = none */
     char router[KVP_HOSTPORT_TEXT_MAX + 16]; /* URL of the router; "" = no router: servers are used in turn */
     bool (*has_instances)(void *arg);
     void *has_instances_arg;

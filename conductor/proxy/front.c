@@ -11,6 +11,7 @@
 #include "conductor/proxy/front.h"
 
 #include "common/clock.h"
+#include "common/hostid.h"
 #include "common/log.h"
 #include "common/parse.h"
 #include "common/thread.h"
@@ -408,12 +409,26 @@ check_head(struct MHD_Connection *conn, const char **why_out)
     return f.length > BODY_MAX ? 413 : 0;
 }
 
+/* Returns 0 if the client's key allows the request, or if none is needed, else the HTTP status and the reason. */
+static uint32_t
+check_key(kvp_front_t *f, struct MHD_Connection *conn, const char *method, const char *url,
+          char why_out[KVP_IDENTITY_WHY_MAX])
+{
+    const char *key = MHD_lookup_connection_value(conn, MHD_HEADER_KIND, "Authorization");
+    char from[KVP_PEER_TEXT_MAX];
+
+    if (f->shared->keys.file == NULL) return 0;
+    kvp_peer_text(MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd, from);
+    return kvp_http_tokens_check(&f->shared->keys, method, url, key, from, why_out);
+}
+
 /* Handles libmicrohttpd's first call for a request: checks the head, and answers at once or creates the request. */
 static enum MHD_Result
 on_first(kvp_front_t *f, struct MHD_Connection *conn, const char *url, const char *method, void **ctx)
 {
     kvp_path_kind_t kind;
     const char *why;
+    char denial[KVP_IDENTITY_WHY_MAX];
 
     kvp_client_t *c = client_of(conn);
     if (c == NULL || f->stopping_ns != 0) return MHD_NO;
@@ -424,6 +439,8 @@ on_first(kvp_front_t *f, struct MHD_Connection *conn, const char *url, const cha
         return refuse_request(conn, 403,
                               "web pages of this origin may not ask here; --allow-origin names those that may");
     if (strcmp(method, "OPTIONS") == 0) return kvp_cors_answer_options(f->shared->conf.allow_origin, conn);
+    const uint32_t denied = check_key(f, conn, method, url, denial);
+    if (denied != 0) return refuse_request(conn, denied, denial);
     const uint32_t found = kvp_path_find(method, url, &kind);
     if (found != 200) return refuse_request(conn, found, found == 405 ? "method not allowed here" : "no such path");
     if (kind == KVP_PATH_METRICS) return on_metrics(f->shared, conn);
@@ -446,7 +463,7 @@ begin_request(request_t *r)
     r->is_under_way = true;
     if (atomic_fetch_add(&p->open, 1) >= REQUESTS_MAX) return false;
     copy_header(r, "X-Request-Id", r->x.id, sizeof r->x.id);
-    copy_header(r, "Authorization", r->x.auth, sizeof r->x.auth);
+    if (p->keys.file == NULL) copy_header(r, "Authorization", r->x.auth, sizeof r->x.auth); /* else the key is ours */
     copy_header(r, "X-Session-Id", r->x.session, sizeof r->x.session);
     kvp_exchange_begin(&r->x);
     return true;

@@ -49,6 +49,7 @@ kvp_route_done(kvp_proxy_shared_t *shared, kvp_upstream_t *up, uint64_t route)
 {
     static const kvp_call_ops_t ops = {skip_head, kvp_skip_bytes, skip_end};
     char url[sizeof shared->router + 16], body[48];
+    const char *headers[] = {shared->router_auth[0] == '\0' ? NULL : shared->router_auth, NULL};
     const int n = snprintf(body, sizeof body, "{\"route_id\":%llu}", (unsigned long long)route);
 
     if (route == 0) return;
@@ -58,6 +59,7 @@ kvp_route_done(kvp_proxy_shared_t *shared, kvp_upstream_t *up, uint64_t route)
                                                 .body = body,
                                                 .body_len = (size_t)n,
                                                 .copies_body = true,
+                                                .headers = headers,
                                                 .connect_ms = KVP_ROUTE_MS,
                                                 .first_ms = KVP_ROUTE_MS,
                                                 .idle_ms = KVP_ROUTE_MS},

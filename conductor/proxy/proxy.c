@@ -41,6 +41,12 @@ kvp_proxy_create(const kvp_proxy_conf_t *conf, kvp_proxy_t **out)
     p->shared.conf = *conf;
     p->shared.id = kvp_random_u64();
     p->listening = -1;
+    kvp_err_t err = kvp_http_tokens_open(&p->shared.keys, conf->api_keys,
+                                         conf->has_metrics_token && conf->api_keys != NULL, KVP_MAY_READ);
+    if (err != KVP_OK) {
+        free(p);
+        return err;
+    }
     (void)pthread_mutex_init(&p->shared.lock, NULL);
     kvp_places_init(&p->shared.places, UPLOADS_MAX, BODIES_MAX);
     *out = p;
@@ -48,11 +54,13 @@ kvp_proxy_create(const kvp_proxy_conf_t *conf, kvp_proxy_t **out)
 }
 
 void
-kvp_proxy_route_by(kvp_proxy_t *p, const kvp_hostport_t *router, bool (*has_instances)(void *arg), void *arg)
+kvp_proxy_route_by(kvp_proxy_t *p, const kvp_hostport_t *router, const char *token, bool (*has_instances)(void *arg),
+                   void *arg)
 {
     char at[KVP_HOSTPORT_TEXT_MAX];
 
     snprintf(p->shared.router, sizeof p->shared.router, "http://%s", kvp_format_hostport(router, at));
+    if (token[0] != '\0') snprintf(p->shared.router_auth, sizeof p->shared.router_auth, "Authorization: %s", token);
     p->shared.has_instances = has_instances;
     p->shared.has_instances_arg = arg;
 }
@@ -162,5 +170,6 @@ kvp_proxy_stop(kvp_proxy_t *p)
     kvp_fleet_fini(&p->shared.fleet);
     pthread_mutex_destroy(&p->shared.lock);
     kvp_places_fini(&p->shared.places);
+    kvp_http_tokens_close(&p->shared.keys);
     free(p);
 }

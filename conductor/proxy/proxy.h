@@ -18,6 +18,8 @@ typedef struct {
     uint64_t first_ms; /* time limit until the first byte of the body of any other server's answer */
     uint64_t idle_ms; /* longest pause within the body of a server's answer */
     uint64_t upload_ms; /* time limit for a client to send the head of a request, and again for its body */
+    const char *api_keys; /* token file whose tokens clients need; NULL = none; borrowed */
+    bool has_metrics_token; /* flag: /metrics needs one, too */
     const char *allow_origin; /* origins of web pages that may use the proxy (cors.h); borrowed for its life */
 } kvp_proxy_conf_t;
 extern const kvp_proxy_conf_t kvp_proxy_defaults; /* default values of all fields except listen */
@@ -29,8 +31,10 @@ typedef struct kvp_proxy kvp_proxy_t;
 kvp_err_t kvp_proxy_create(const kvp_proxy_conf_t *conf, kvp_proxy_t **out) KVP_MUST_USE;
 /* kvp_proxy_route_by must be called before the start. Then the conductor's router at the given address chooses the
  * server that computes a prompt, as long as has_instances returns true; all other choices depend on the servers'
- * load. Without this call servers are used in turn. has_instances is called on a thread of the proxy. */
-void kvp_proxy_route_by(kvp_proxy_t *p, const kvp_hostport_t *router, bool (*has_instances)(void *arg), void *arg);
+ * load. token: value of Authorization for the router; "" = none. Without this call servers are used in turn.
+ * has_instances is called on a thread of the proxy. */
+void kvp_proxy_route_by(kvp_proxy_t *p, const kvp_hostport_t *router, const char *token,
+                        bool (*has_instances)(void *arg), void *arg);
 /* kvp_proxy_report_to must be called before the start. left_out is called on a thread of the proxy when the set of
  * left-out servers changes, with the XXH3 hashes of the URLs of all left-out servers. */
 void kvp_proxy_report_to(kvp_proxy_t *p, void (*left_out)(void *arg, const uint64_t *urls, uint32_t n), void *arg);

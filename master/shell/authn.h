@@ -18,6 +18,7 @@
 typedef struct {
     const char *token_file; /* path of the token file; NULL = no tokens; borrowed */
     kvp_strings_t users; /* texts UID=ROLE:TENANT; borrowed */
+    bool has_metrics_token; /* flag: /metrics needs a token, too */
     bool has_tls; /* flag: TCP connections are encrypted, and a certificate may prove an identity */
     bool allows_plain_tokens; /* flag: tokens are accepted on TCP connections without TLS */
 } kvp_authn_conf_t;

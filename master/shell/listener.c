@@ -220,24 +220,3 @@ kvp_listener_close(kvp_listener_t *listener)
     listener->fd = -1;
     if (listener->is_unix) unlink(listener->path);
 }
-
-void
-kvp_peer_text(int fd, char out[KVP_PEER_TEXT_MAX])
-{
-    struct sockaddr_storage at = {0};
-    socklen_t len = sizeof(at);
-    struct ucred cred = {0};
-    char host[64], port[8];
-
-    snprintf(out, KVP_PEER_TEXT_MAX, "unknown");
-    if (getpeername(fd, (struct sockaddr *)&at, &len) != 0) return;
-    if (at.ss_family == AF_UNIX) {
-        len = sizeof(cred);
-        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0)
-            snprintf(out, KVP_PEER_TEXT_MAX, "pid %d uid %u", (int)cred.pid, (unsigned)cred.uid);
-        return;
-    }
-    if (getnameinfo((struct sockaddr *)&at, len, host, sizeof(host), port, sizeof(port),
-                    NI_NUMERICHOST | NI_NUMERICSERV) == 0)
-        snprintf(out, KVP_PEER_TEXT_MAX, at.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
-}

@@ -46,8 +46,4 @@ kvp_err_t kvp_listener_start(kvp_listener_t *listener, uv_loop_t *uv, kvp_accept
  * run another turn before the listener's memory is freed. May be repeated. */
 void kvp_listener_close(kvp_listener_t *listener);
 
-/* kvp_peer_text writes the address of the peer, for the log: "10.0.0.1:4711", or "pid 12 uid 0" on a Unix socket. */
-#define KVP_PEER_TEXT_MAX 80u
-void kvp_peer_text(int fd, char out[KVP_PEER_TEXT_MAX]);
-
 #endif

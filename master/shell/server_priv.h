@@ -4,6 +4,7 @@
 #define KVP_MASTER_SHELL_SERVER_PRIV_H
 
 #include "common/clock.h"
+#include "common/hostid.h"
 #include "common/list.h"
 #include "common/log.h"
 #include "common/pages.h"

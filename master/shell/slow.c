@@ -5,6 +5,7 @@
 #include "master/shell/slow.h"
 
 #include "common/clock.h"
+#include "common/hostid.h"
 #include "master/shell/listener.h"
 #include "master/shell/times.h"
 

@@ -47,6 +47,11 @@ static const kvp_opt_t opts[] = {
      .help = "The GID index of each port. Default: the RoCE v2 GID of its IPv4 address."},
     {KVP_OPT(HOSTPORT, "http", kvp_node_opts_t, http), .fallback = "none",
      .help = "The address at which /health and /metrics are served; `none` = not served."},
+    {KVP_OPT_TEXT("tokens", kvp_node_opts_t, http_token_file, "FILE"),
+     .help = "The tokens that --http accepts (`kvpool token create`). With it, paths other than / and /health need a "
+             "token whose role allows the request. The file is read again when it changes."},
+    {KVP_OPT(BOOL, "metrics-token", kvp_node_opts_t, has_metrics_token),
+     .help = "With --tokens: /metrics needs a token of the role `monitor`, too."},
     {KVP_OPT(BOOL, "rest", kvp_node_opts_t, has_rest), .fallback = "no",
      .help =
          "Serve objects under /api/ of --http, to every host that reaches it: put, get, exist, remove, remove_all."},

@@ -18,7 +18,8 @@ typedef struct {
     const char *rdma_device;
     const char *rdma_gid_index;
     kvp_hostport_t http;
-    bool has_rest;
+    bool has_rest, has_metrics_token;
+    const char *http_token_file;
     const char *host_id;
     const char *runtime_dir;
     const char *trust_uid;

@@ -4,7 +4,9 @@
 #include "tools/base/json_out.h"
 
 #include "common/buf.h"
+#include "common/hostid.h"
 #include "common/parse.h"
+#include "common/trust/creds.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -90,7 +92,30 @@ find_body(kvp_buf_t *answer, const char **body_out)
     end = strstr((const char *)answer->data, "\r\n\r\n");
     if (strncmp((const char *)answer->data, "HTTP/1.", 7) != 0 || end == NULL || answer->len < 13) return KVP_PROTO;
     *body_out = end + 4;
+    if (strncmp((const char *)answer->data + 8, " 401", 4) == 0 ||
+        strncmp((const char *)answer->data + 8, " 403", 4) == 0)
+        return KVP_DENIED;
     return strncmp((const char *)answer->data + 8, " 200", 4) == 0 ? KVP_OK : KVP_INTERNAL;
+}
+
+/* Writes the header with this process's token; "" = there is none, or the address is of another host: the request is
+ * not encrypted. */
+static kvp_err_t
+write_token(int fd, char *out, size_t cap, const char **why_out)
+{
+    static char why[KVP_CREDS_WHY_MAX];
+    char token[KVP_CREDS_TOKEN_MAX];
+    struct sockaddr_storage to = {0};
+    socklen_t to_len = sizeof to;
+    size_t len;
+    const bool is_local =
+        getpeername(fd, (struct sockaddr *)&to, &to_len) == 0 && kvp_addr_is_loopback((const struct sockaddr *)&to);
+    const kvp_err_t err = kvp_creds_token(is_local, token, &len, why);
+
+    *out = '\0';
+    if (err != KVP_OK) *why_out = why;
+    if (err == KVP_OK && len > 0) snprintf(out, cap, "Authorization: Bearer %.*s\r\n", (int)len, token);
+    return err;
 }
 
 /* Makes the request. *body_out is the body in the answer, which the caller initializes and frees; NULL = there is none.
@@ -101,16 +126,21 @@ ask_at(const char *at, const char *path, const char *body, kvp_buf_t *answer, co
 {
     kvp_buf_t request;
     kvp_hostport_t to;
-    char head[512];
+    char head[512], token[KVP_CREDS_TOKEN_MAX + 32];
     kvp_err_t err = KVP_UNREACHABLE;
     int fd;
 
     if (kvp_parse_hostport(at, &to) != KVP_OK) return KVP_INVALID;
     fd = connect_to(&to, why_out);
     if (fd < 0) return err;
+    err = write_token(fd, token, sizeof token, why_out);
+    if (err != KVP_OK) {
+        close(fd);
+        return err;
+    }
     kvp_buf_init(&request, 0);
-    const int len = snprintf(head, sizeof head, "%s %s HTTP/1.0\r\nHost: %s\r\nContent-Length: %zu\r\n\r\n",
-                             body == NULL ? "GET" : "POST", path, at, body == NULL ? 0 : strlen(body));
+    const int len = snprintf(head, sizeof head, "%s %s HTTP/1.0\r\nHost: %s\r\n%sContent-Length: %zu\r\n\r\n",
+                             body == NULL ? "GET" : "POST", path, at, token, body == NULL ? 0 : strlen(body));
     kvp_buf_append(&request, head, (size_t)len);
     if (body != NULL) kvp_buf_append(&request, body, strlen(body));
     err = request.err == KVP_OK ? exchange_bytes(fd, &request, answer, why_out) : request.err;
