@@ -124,6 +124,7 @@
     X(COPY_GONE, "a removed version is in the log until no node can have a copy that an earlier master ordered")       \
     X(LEAVING_SYNCED, "the source is dropped only after the record that names the target is synced")                   \
     X(LEAVING_TICKETS, "the source is dropped only after the tickets that were taken before have ended")               \
+    X(LEAVING_NAMED, "and after those taken while answers named the source, because no other copy was served")         \
     X(LEAVING_LAST, "the source is dropped only while another copy is served")                                         \
     X(DRAIN_LOGGED, "a draining node is draining for the next master, too")                                            \
     X(DRAIN_NO_PUTS, "nothing new is placed on a draining node")

@@ -271,35 +271,45 @@ copy_says_order(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     }
 }
 
+/* The memory that the master has of that connection's node, where another process may have it by now. */
+static mem_t *
+mounted_by(sim_t *s, const conn_t *conn)
+{
+    mem_t *mem = s->mems;
+
+    while (mem != NULL && mem->conn != conn->id)
+        mem = mem->older;
+    return mem;
+}
+
 static void
 hears_drain(sim_t *s, const conn_t *conn, const kvp_frame_t *f)
 {
-    const node_t *n = conn->end[0].who->owner;
+    mem_t *mem = mounted_by(s, conn);
     Kvp__Pb__Drain *msg;
     kvp_pb_t pb;
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__drain__descriptor, f);
-    if (n->mem != NULL) n->mem->was_drained = true;
-    if (msg != NULL && msg->what == KVP_DRAIN_END && n->mem != NULL) {
-        n->mem->drains_term = 0;
-        n->mem->drains_for_ever = false;
+    if (mem != NULL) mem->was_drained = true;
+    if (msg != NULL && msg->what == KVP_DRAIN_END && mem != NULL) {
+        mem->drains_term = 0;
+        mem->drains_for_ever = false;
     }
     kvp_pb_free(&pb, msg);
-    (void)s;
 }
 
 void
 copy_says_drain(sim_t *s, const conn_t *conn, const kvp_frame_t *f)
 {
-    const node_t *n = conn->end[0].who->owner;
+    mem_t *mem = mounted_by(s, conn);
     Kvp__Pb__DrainReply *msg;
     kvp_pb_t pb;
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__drain_reply__descriptor, f);
-    if (msg != NULL && msg->err == KVP_OK && msg->state != KVP_DRAIN_NONE && n->mem != NULL) {
-        if (n->mem->drains_term == 0) n->mem->drains_ns = s->now;
-        n->mem->drains_term = master_term(s);
-        n->mem->drains_for_ever = msg->is_durable && s->plan->has_journal;
+    if (msg != NULL && msg->err == KVP_OK && msg->state != KVP_DRAIN_NONE && mem != NULL) {
+        if (mem->drains_term != master_term(s) && !mem->drains_for_ever) mem->drains_ns = s->now;
+        mem->drains_term = master_term(s);
+        mem->drains_for_ever = msg->is_durable && s->plan->has_journal;
     }
     kvp_pb_free(&pb, msg);
 }
@@ -377,8 +387,8 @@ copy_heard(sim_t *s)
 
 /* What the master dropped before it heard that the node is away was dropped while the node's copy was reached, though
  * the order is still to come. */
-void
-copy_node_over(sim_t *s, const mem_t *mem)
+static void
+note_dropped(sim_t *s, const mem_t *mem)
 {
     uint32_t chunk = 0, slot = 0;
 
@@ -387,6 +397,36 @@ copy_node_over(sim_t *s, const mem_t *mem)
         for (known_t *k = known_first(s, g->digest); k != NULL; k = known_next(k, g->digest))
             if (is_other_copy(g, k->grant) && is_seen(g) && grant_is_served_for_ever(k->grant))
                 k->grant->is_dropped |= !master_has_place(s, g->digest, k->grant->generation);
+}
+
+/* The orders fail with the connection: nobody waits for what was being copied, and nobody knows where it is. */
+void
+copy_conn_over(sim_t *s, const conn_t *conn)
+{
+    for (const mem_t *mem = s->mems; mem != NULL; mem = mem->older)
+        if (mem->conn == conn->id) note_dropped(s, mem);
+    for (copy_pending_t **at = &s->oracle->copies; *at != NULL;)
+        if ((*at)->conn == conn->id)
+            *at = (*at)->next;
+        else
+            at = &(*at)->next;
+}
+
+/* The master before this one had dropped it, for another copy was served, and its order had not come. */
+bool
+copy_was_dropped(sim_t *s, grant_t *g)
+{
+    bool was_copied = false;
+
+    if (!g->mem->was_drained || master_has_place(s, g->digest, g->generation)) return false;
+    for (const mem_t *mem = s->mems; mem != NULL; mem = mem->older) {
+        uint32_t chunk = 0, slot = 0;
+
+        for (const grant_t *o; (o = grant_next(mem, &chunk, &slot)) != NULL;)
+            was_copied |= is_other_copy(g, o) && o->is_committed;
+    }
+    g->is_moved |= was_copied;
+    return was_copied;
 }
 
 /* What is removed is DEAD where it is being copied to, too: unless the master waited in vain. */
@@ -400,6 +440,7 @@ copy_removed(sim_t *s, kvp_digest_t digest, uint64_t heard_ns)
 
             if (g == NULL || g->mem->conn == 0 || g->commit_ns >= heard_ns || !kvp_digest_eq(g->digest, digest))
                 continue;
+            if (g->is_retired && g->retired_ns < heard_ns) continue; /* with its version, which another one replaced */
             if (word == kvp_word_make(g->generation, KVP_DESC_SEALED) ||
                 word == kvp_word_make(g->generation, KVP_DESC_WRITING))
                 sim_fail(s, "I6", "a copy of what is removed is under way in slot %u of node%u", g->slot, g->mem->node);

@@ -26,7 +26,8 @@ void copy_removed(sim_t *s, kvp_digest_t digest, uint64_t heard_ns); /* says the
 bool copy_retires(sim_t *s, grant_t *g);
 bool copy_is_held(sim_t *s, const grant_t *g); /* by a get or a view, and not only by a look-up */
 bool copy_must_return(sim_t *s, const grant_t *g); /* the last copy of what was moved */
-void copy_node_over(sim_t *s, const mem_t *mem);
+void copy_conn_over(sim_t *s, const conn_t *conn);
+bool copy_was_dropped(sim_t *s, grant_t *g);
 void copy_master_died(sim_t *s);
 
 #endif

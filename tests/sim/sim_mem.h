@@ -42,6 +42,7 @@ typedef struct grant {
     bool is_promised; /* in an answer to its writer */
     bool is_sure; /* when the master died it was there, and nothing was under way that may have ended that */
     bool is_retired; /* the master ordered it, */
+    uint64_t retired_ns; /* then, */
     bool is_quarantined; /* and its writer may still store there */
     uint64_t replacement; /* version that replaces it, in the step under way; 0 = none does */
     bool is_lost; /* with its memory, or with a master that keeps nothing */

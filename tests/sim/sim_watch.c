@@ -285,6 +285,7 @@ says_retire(sim_t *s, const kvp_frame_t *f)
             sim_fail(s, "I8", "slot %u generation %lx is retired before who held it could present it", g->slot,
                      (unsigned long)g->generation);
         if (!g->is_retired) uses_evicted(s, g);
+        if (!g->is_retired) g->retired_ns = s->now;
         g->is_retired = true;
         g->is_quarantined = slots[i].owner != 0;
         promise_retired(s, g);

@@ -103,9 +103,9 @@ void
 oracle_conn_over(sim_t *s, conn_t *conn)
 {
     forget_asks(s->oracle, conn->id);
+    copy_conn_over(s, conn);
     for (mem_t *mem = s->mems; mem != NULL; mem = mem->older)
         if (mem->conn == conn->id) {
-            copy_node_over(s, mem);
             mem->conn = 0;
             mem->away_ns = master_now(s);
         }

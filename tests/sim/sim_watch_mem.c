@@ -319,7 +319,7 @@ reported(sim_t *s, mem_t *mem)
             copy_known(s, g);
             continue;
         }
-        if (!g->must_return || g->may_go || !g->is_lost || g->is_retired) continue;
+        if (!g->must_return || g->may_go || !g->is_lost || g->is_retired || copy_was_dropped(s, g)) continue;
         know(s, g);
         g->is_lost = false;
     }

@@ -215,6 +215,18 @@ is_served(const kvp_catalog_t *cat, const kvp_obj_t *o, const kvp_place_t *place
     return true;
 }
 
+bool
+kvp_obj_names_leaving(const kvp_catalog_t *cat, const kvp_obj_t *o)
+{
+    const kvp_objext_t *ext = kvp_obj_ext(cat->index, o);
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    const uint32_t n = kvp_obj_places(cat, o, places);
+
+    for (uint32_t i = 0; i < n && ext != NULL; i++)
+        if (places[i].generation == ext->leaving) return is_served(cat, o, places, n, i);
+    return false;
+}
+
 uint32_t
 kvp_obj_up_n(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {

@@ -72,6 +72,8 @@ kvp_digest_t kvp_obj_digest_of(const kvp_catalog_t *cat, const kvp_obj_t *o); /*
 /* kvp_obj_up_n returns the number of copies in memory whose nodes are connected; 0 if the object is not committed, or
  * was removed by a bump of its namespace. A group that hides its members is not considered (kvp_obj_served_n). */
 uint32_t kvp_obj_up_n(const kvp_catalog_t *cat, const kvp_obj_t *o);
+/* returns true if answers name the copy that is leaving, because no other copy is in memory of a connected node */
+bool kvp_obj_names_leaving(const kvp_catalog_t *cat, const kvp_obj_t *o);
 /* returns true if no copy is in memory of a connected node, and the object can be loaded from its tier */
 bool kvp_obj_is_on_tier_up(const kvp_catalog_t *cat, const kvp_obj_t *o);
 bool kvp_obj_is_kept(const kvp_catalog_t *cat,

@@ -44,6 +44,19 @@ kvp_leaving_begin(kvp_protect_t *prot, uint32_t oid, const kvp_place_t *at, uint
 }
 
 void
+kvp_leaving_ticket_taken(kvp_protect_t *prot, const kvp_obj_t *o)
+{
+    kvp_leaving_t *l = find_leaving(prot, kvp_obj_version(o));
+
+    if (l == NULL || !kvp_obj_names_leaving(prot->cat, o) || !KVP_RULE(LEAVING_NAMED)) return;
+    l->tickets = o->tickets;
+    l->last_ticket = prot->ticket_seq;
+    if (l->after > prot->log->synced) return;
+    kvp_list_del(&l->link);
+    kvp_list_add_tail(&prot->leaving_held, &l->link); /* it may have been ready */
+}
+
+void
 kvp_leaving_ticket_over(kvp_protect_t *prot, const kvp_obj_t *o, uint64_t ticket)
 {
     kvp_leaving_t *l = find_leaving(prot, kvp_obj_version(o));
@@ -60,7 +73,8 @@ kvp_leaving_ticket_back(kvp_protect_t *prot, const kvp_obj_t *o)
 {
     kvp_leaving_t *l = find_leaving(prot, kvp_obj_version(o));
 
-    if (l != NULL) l->tickets++;
+    /* else kvp_leaving_ticket_taken has counted this ticket */
+    if (l != NULL && l->last_ticket != prot->ticket_seq) l->tickets++;
 }
 
 /* Returns true if nothing keeps the copy any more. After a take-over clients may still restore tickets. */

@@ -55,6 +55,7 @@ object_take(kvp_protect_t *prot, uint32_t oid)
         kvp_group_hold(prot, oid, true);
     }
     kvp_obj_count_held(prot->cat, o, 1);
+    if (prot->leavings.n > 0) kvp_leaving_ticket_taken(prot, o);
 }
 
 /* Ends a reservation of one unit (an object or a group), which counts as a use of the unit if t->is_use. */

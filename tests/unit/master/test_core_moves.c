@@ -108,6 +108,32 @@ RIG_TEST_ON(test_a_held_object_leaves_later, .conf = plain, .size = 4 * MIB, .si
     assert_int_equal(count(g->c, 0, 4), 4);
 }
 
+/* While the node of the other copy is away, readers are sent to the one that is leaving: it waits for them, too. */
+RIG_TEST_ON(test_a_reader_of_a_leaving_copy_holds_it, .conf = plain, .size = 4 * MIB, .size_b = 4 * MIB, .mems = 2,
+            .nodes = 1)
+{
+    kvp_wire_loc_t loc;
+    uint64_t first, second;
+
+    fill(g->c, 0, 4, LEN);
+    assert_int_equal(get(g->c, "key/0", &first, &loc), KVP_OK);
+    begin_b(g);
+    (void)drain(g->c, "a", KVP_DRAIN_BEGIN, false);
+    world_advance(g->w, 5 * SEC);
+    peer_lose(g->nb);
+    world_advance(g->w, 10 * MS);
+    assert_int_equal(get(g->c, "key/0", &second, &loc), KVP_OK);
+    assert_int_equal(loc.segment_id, g->a->segment_id);
+    g->nb = node_open_on(g->w, g->b, "b");
+    release(g->c, first);
+    world_advance(g->w, SEC);
+    assert_int_equal(drain(g->c, "a", KVP_DRAIN_ASK, false).left_objects, 1);
+    release(g->c, second);
+    world_advance(g->w, SEC);
+    assert_int_equal(drain(g->c, "a", KVP_DRAIN_ASK, false).state, KVP_DRAIN_DONE);
+    assert_int_equal(count(g->c, 0, 4), 4);
+}
+
 /* What was put first goes first, though it was moved. */
 RIG_TEST_ON(test_a_move_is_no_use, .conf = plain, .size = 2 * MIB, .size_b = 2 * MIB, .mems = 2, .nodes = 1)
 {
