@@ -3,12 +3,13 @@
 import json
 import os
 import re
+import threading
 import time
 
 import pytest
 
 from clients import PATHS, Board, Load, Shell, figures, free_ports, slow, work
-from conftest import SLOW, wait_until
+from conftest import SLOW, TIER, chat_trace, wait_until
 from standby import Masters, needs_etcd
 
 MIB = 1 << 20
@@ -198,6 +199,54 @@ def test_drain_under_load_misses_nothing(make_pool, killed, tmp_path):
         assert got["wrong"] == 0 and set(got["results"]) == {"OK"} and got["late"] == 0, (load.name, got)
     intact(client, 1500, 65536, "mid/")
     intact(client, 100, MIB, "big/")
+
+
+@slow
+@pytest.mark.limit(600 if TIER == "long" else 60)
+@pytest.mark.parametrize("keeper", ["none", "auto"])
+def test_three_hosts_are_patched_in_turn(bench, make_pool, keeper):
+    """Fails if the hit ratio of a replay is not within 1 % of that of the same pool left alone, if a read or put fails, or if another
+    object is lost, while each of three nodes in turn is drained, stopped, started and undrained, with up to 55 % of the memory in use.
+    """
+    trace = chat_trace(bench, 4000 if TIER == "long" else 400)
+    with open(trace) as f:
+        blocks = len({block for line in f for block in json.loads(line)["hash_ids"]})
+    fixed = blocks * 25 // 30  # a quarter of the memory has these, and the trace's come to 30 %
+    memory = f"{int(blocks * 65536 / 0.3 / 3) // MIB}MiB"
+    pool = make_pool(nodes=3, memory=memory, node_args=("--keeper", keeper))
+    client = Shell(pool.bench, pool.addr, deadline=20000)
+    assert client(f"bput a/ 0 {fixed} 65536", timeout=60)["results"] == {"OK": fixed}
+    replays = []
+
+    def replay():
+        got = pool.kvpool("replay", "--trace", trace, "--block-bytes", "64KiB", "--rate", "2000", "--json", timeout=300).json
+        replays.append(got)
+        assert pool.kvpool("rm", "--regex", "^deepseek", "--force", "--yes").rc == 0
+
+    def replay_on():
+        while not is_over.is_set():
+            replay()
+
+    replay()
+    is_over, player = threading.Event(), threading.Thread(target=replay_on)
+    player.start()
+    try:
+        for i, name in enumerate(("node1", "node2", "node3")):
+            done = drain(pool, name, "--wait")
+            assert done.rc == 0 and done.json["evicted_objects"] == 0 and done.json["moved_objects"] > fixed // 4, done
+            assert pool.nodes[i].terminate() == 0
+            pool.nodes[i] = pool.bench.node(pool.master, name, memory, "--keeper", keeper)
+            assert pool.kvpool("node", "undrain", name).rc == 0
+            wait_until(lambda name=name: segments(pool)[name]["state"] == "up", 10, "the node to take puts again")
+    finally:
+        is_over.set()
+        player.join()
+    ratios = [got["hit_ratio"] for got in replays]
+    print(f"{blocks} blocks; hit ratio left alone {ratios[0]}, while hosts were patched {ratios[1:]}")
+    for got in replays:
+        assert [got[bad] for bad in ("wrong_bytes", "get_failed_after_lookup", "puts_refused", "puts_failed")] == [0] * 4, got
+    assert len(ratios) > 1 and min(ratios) > ratios[0] - 0.01, ratios
+    intact(client, fixed)
 
 
 @pytest.mark.parametrize("keeper", ["none", "auto"])
