@@ -9,7 +9,6 @@
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/record.h"
 #include "master/core/catalog/tenant.h"
-#include "proto/segfmt.h"
 
 /* limit of removed keys; the map is made for this number at once, so that no insertion copies the map */
 #define HELD_MAX (1u << 18)
@@ -43,11 +42,11 @@ raise_to(kvp_protect_t *prot, kvp_digest_t digest, uint64_t version)
     *at = kvp_max_u64(*at, version);
 }
 
-/* Returns true if memory that was not reported yet may have the version. */
+/* Returns true if memory that was not reported yet may have the version, or an older one of its key. */
 static bool
 may_come_back(const kvp_protect_t *prot, uint64_t version)
 {
-    bool is_copied = prot->are_copies_open && version < kvp_gen_make(prot->ctx->term, 0) && KVP_RULE(COPY_GONE);
+    bool is_copied = prot->are_copies_open && KVP_RULE(COPY_GONE);
 
     return version > 0 && (is_copied || kvp_gone_is_rebuilding(prot));
 }
