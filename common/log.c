@@ -7,6 +7,8 @@
 #include "common/utf8.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -38,6 +40,11 @@ static _Atomic int log_format = KVP_LOG_TEXT;
 static _Atomic bool is_journal; /* standard error is a stream of journald */
 static kvp_log_sink_fn sink_fn;
 static void *sink_arg;
+static struct {
+    const char *path; /* file of the audit; NULL = audit lines go to standard error; borrowed */
+    pthread_mutex_t lock; /* guards fd */
+    int fd;
+} audit = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
 static _Thread_local bool is_hushed;
 static _Thread_local struct {
     char *text; /* buffer for the diverted message; NULL = lines are not diverted */
@@ -160,13 +167,13 @@ append_pair(line_t *line, const char *key, size_t key_len, const char *value, si
 /* Appends the time, which journald would add a second time, the level and the component. The wall clock is only for
  * readers of the log; no decision depends on it. */
 static void
-append_prefix(line_t *line, kvp_log_level_t level, const char *component)
+append_prefix(line_t *line, kvp_log_level_t level, const char *component, bool is_audit)
 {
     char text[40];
     struct timespec ts;
     struct tm tm;
 
-    if (is_journal && sink_fn == NULL) {
+    if (is_journal && sink_fn == NULL && !is_audit) {
         static const int priorities[] = {LOG_ERR, LOG_WARNING, LOG_INFO, LOG_DEBUG};
         (void)append_bytes(line, text, (size_t)snprintf(text, sizeof text, "<%d>", priorities[level]));
     } else {
@@ -244,10 +251,60 @@ append_text(line_t *line, const char *text, size_t len, const char *fmt, va_list
     }
 }
 
+/* Opens the file of the audit, also if another process has moved it away. The caller holds the lock. */
+static bool
+reach_audit_file(void)
+{
+    struct stat now, had;
+
+    if (audit.fd >= 0 && stat(audit.path, &now) == 0 && fstat(audit.fd, &had) == 0 && now.st_ino == had.st_ino)
+        return true;
+    if (audit.fd >= 0) close(audit.fd);
+    audit.fd = open(audit.path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    return audit.fd >= 0;
+}
+
+kvp_err_t
+kvp_log_audit_open(const char *path)
+{
+    bool is_open;
+
+    if (path == NULL) return KVP_OK;
+    pthread_mutex_lock(&audit.lock);
+    audit.path = path;
+    is_open = reach_audit_file();
+    if (!is_open) audit.path = NULL;
+    pthread_mutex_unlock(&audit.lock);
+    if (!is_open) kvp_log_error("audit", "--audit: cannot write the file: %m file=%s", path);
+    return is_open ? KVP_OK : KVP_SYS;
+}
+
+bool
+kvp_log_audit_ok(uint32_t *missed_out)
+{
+    static kvp_log_limit_t limit = {.burst = 50, .interval_ms = 20};
+
+    return kvp_log_limit_ok(&limit, missed_out);
+}
+
+/* Writes a line to the file of the audit. Returns false if that fails. */
+static bool
+write_audit(const line_t *line)
+{
+    bool is_ok;
+
+    pthread_mutex_lock(&audit.lock);
+    is_ok = reach_audit_file() && write(audit.fd, line->bytes, line->len + 1) == (ssize_t)line->len + 1;
+    pthread_mutex_unlock(&audit.lock);
+    return is_ok;
+}
+
 void
 kvp_log_write(kvp_log_level_t level, const char *component, const char *fmt, ...)
 {
-    if (!kvp_log_is_on(level) || is_hushed) return;
+    const bool is_audit = audit.path != NULL && strcmp(component, "audit") == 0;
+
+    if ((!kvp_log_is_on(level) && !is_audit) || is_hushed) return;
     int saved_errno = errno;
 
     char text[TEXT_MAX_BYTES];
@@ -267,13 +324,13 @@ kvp_log_write(kvp_log_level_t level, const char *component, const char *fmt, ...
         }
     } else {
         line_t line = {.len = 0};
-        append_prefix(&line, level, component);
+        append_prefix(&line, level, component, is_audit);
         append_text(&line, text, len, fmt, ap, saved_errno);
         if (atomic_load_explicit(&log_format, memory_order_relaxed) == KVP_LOG_JSON) line.bytes[line.len++] = '}';
         line.bytes[line.len] = sink_fn != NULL ? '\0' : '\n';
         if (sink_fn != NULL)
             sink_fn(sink_arg, level, line.bytes);
-        else if (write(STDERR_FILENO, line.bytes, line.len + 1) < 0)
+        else if (!(is_audit && write_audit(&line)) && write(STDERR_FILENO, line.bytes, line.len + 1) < 0)
             errno = saved_errno; /* an error of writing to standard error cannot be reported */
     }
     va_end(ap);

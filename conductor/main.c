@@ -24,7 +24,7 @@ enum { POLICY_ROUTER, POLICY_ROUND_ROBIN }; /* values of --policy, in the order 
 
 typedef struct {
     kvp_hostport_t http;
-    const char *data_dir, *publishers, *token_file, *api_keys;
+    const char *data_dir, *publishers, *token_file, *api_keys, *audit;
     bool has_metrics_token;
     uint64_t hash_seed, blocks_max;
     kvp_hostport_t proxy; /* address of the proxy's port; host "" = no proxy */
@@ -44,6 +44,10 @@ static const kvp_opt_t opts[] = {
              "token whose role allows the request. The file is read again when it changes."},
     {KVP_OPT(BOOL, "metrics-token", settings_t, has_metrics_token),
      .help = "With --tokens: /metrics needs a token of the role `monitor`, too."},
+    {KVP_OPT_TEXT("audit", settings_t, audit, "FILE"),
+     .help = "Refusals of --http and --proxy are lines of this file instead of the log: at most 100 a second, and then "
+             "their number. The file "
+             "may be moved away at any time."},
     {KVP_OPT_TEXT("data-dir", settings_t, data_dir, "DIR"),
      .help = "Registrations are kept here; without it they end with the process."},
     {KVP_OPT(U64, "hash-seed", settings_t, hash_seed), .fallback = "0",
@@ -227,6 +231,7 @@ build_parts(daemon_t *d, const settings_t *s)
     err = kvp_api_route(&d->api, d->http, &d->loop, d->registry, &weights);
     if (err == KVP_OK) err = build_proxy(d, s);
     d->api.has_proxy = d->proxy != NULL;
+    if (err == KVP_OK) err = kvp_log_audit_open(s->audit);
     if (err == KVP_OK) err = kvp_http_protect(d->http, s->token_file, s->has_metrics_token);
     if (err == KVP_OK) err = kvp_http_start(d->http, &s->http, &d->bound);
     if (err != KVP_OK || d->proxy == NULL) return err;

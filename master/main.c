@@ -44,6 +44,7 @@ typedef struct {
     kvp_hostport_t listen;
     kvp_hostport_t http, conductor;
     const char *data_dir;
+    const char *audit;
     const char *runtime_dir;
     uint64_t lease_ttl_ns;
     uint64_t location_lease_ns;
@@ -137,6 +138,10 @@ static const kvp_opt_t opts[] = {
              "file is read again when it changes."},
     {KVP_OPT(BOOL, "metrics-token", settings_t, authn.has_metrics_token),
      .help = "With --tokens: /metrics needs a token of the role `monitor`, too."},
+    {KVP_OPT_TEXT("audit", settings_t, audit, "FILE"),
+     .help = "Refusals, and all that removes objects or ends sessions, are lines of this file instead of the log: at "
+             "most 100 a second, and then their number. The file "
+             "may be moved away at any time."},
     {KVP_OPT_TEXT("token-file", settings_t, creds.token_file, "FILE"),
      .help = "With --etcd: this master's own token of the role `master`, by which it follows the leader's log."},
     {KVP_OPT(STRINGS, "map-uid", settings_t, authn.users), .metavar = "UID=ROLE:TENANT",
@@ -390,6 +395,7 @@ build_core(daemon_t *d, const settings_t *s)
     if (err == KVP_OK && s->etcd == NULL && !s->is_forced_single) err = kvp_ident_may_be_alone(&d->ident);
     if (err != KVP_OK) return err;
     err = kvp_pages_stock_start();
+    if (err == KVP_OK) err = kvp_log_audit_open(s->audit);
     if (err == KVP_OK) err = open_authn(d, s);
     if (err != KVP_OK) return err;
     const bool is_kept = d->ident.dir_fd >= 0, has_log = is_kept || s->events.endpoint != NULL;

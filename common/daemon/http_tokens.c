@@ -37,8 +37,7 @@ kvp_http_tokens_open(kvp_http_tokens_t *t, const char *path, bool has_metrics, k
     uint64_t random[OWN_BYTES / 8];
     kvp_err_t err;
 
-    *t = (kvp_http_tokens_t){
-        .file = path, .has_metrics = has_metrics, .rest = rest, .limit = {.burst = 50, .interval_ms = 20}};
+    *t = (kvp_http_tokens_t){.file = path, .has_metrics = has_metrics, .rest = rest};
     if (path == NULL && has_metrics) {
         kvp_log_error("http", "--metrics-token needs tokens: --tokens FILE");
         return KVP_INVALID;
@@ -150,7 +149,7 @@ kvp_http_tokens_check(kvp_http_tokens_t *t, const char *method, const char *path
         snprintf(who.why, sizeof who.why, "a token of the role %s is not for HTTP", kvp_authrole_name(who.role));
     }
     memcpy(why_out, who.why, sizeof who.why);
-    if (kvp_log_limit_ok(&t->limit, &missed))
+    if (kvp_log_audit_ok(&missed))
         kvp_log_write(KVP_LOG_WARN, "audit",
                       "refused who=%s role=%s tenant=%s from=%s what=\"%s %.*s\" result=%u cause=%s missed=%u", who.id,
                       kvp_authrole_name(who.role), who.name, from, asked, AUDIT_PATH_MAX, path, status, who.why,

@@ -15,12 +15,11 @@ typedef struct {
     const char *file; /* path of the token file; NULL = every request is allowed; borrowed */
     bool has_metrics; /* flag: /metrics needs a token as well */
     kvp_authrole_t rest; /* role for paths without a rule; KVP_MAY_NOTHING = monitor for GET, else writer */
-    pthread_mutex_t lock; /* guards the three fields below */
+    pthread_mutex_t lock; /* guards the fields below */
     kvp_tokenfile_t *tokens;
     kvp_tokenfile_stamp_t stamp;
     uint64_t checked_ns; /* when the file was last looked at */
     char own[KVP_HTTP_TOKEN_HEADER_MAX]; /* the Authorization of requests of this process to itself */
-    kvp_log_limit_t limit; /* of the audit */
 } kvp_http_tokens_t;
 
 /* kvp_http_tokens_open reads the file; path NULL: nothing needs a token. INVALID, LIMIT, NOMEM, SYS, logged.

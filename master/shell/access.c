@@ -44,7 +44,7 @@ write_audit(kvp_server_conn_t *conn, uint8_t opcode, const char *tenant, kvp_err
 
     if (uv_fileno(&conn->uv.handle, &fd) == 0) kvp_peer_text(fd, from);
     snprintf(number, sizeof number, "%u", opcode);
-    kvp_authn_audit(conn->server->conf.authn, conn->who, from, name == NULL ? number : name, tenant, err, why);
+    kvp_authn_audit(conn->who, from, name == NULL ? number : name, tenant, err, why);
 }
 
 void

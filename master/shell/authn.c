@@ -38,7 +38,7 @@ kvp_authn_open(kvp_authn_t *a, const kvp_authn_conf_t *conf)
 {
     kvp_err_t err = KVP_OK;
 
-    *a = (kvp_authn_t){.conf = *conf, .audit_limit = {.burst = 50, .interval_ms = 20}};
+    *a = (kvp_authn_t){.conf = *conf};
     if (conf->users.count > KVP_AUTHN_USERS_MAX) {
         kvp_log_error("master", "--map-uid: more than %u users", KVP_AUTHN_USERS_MAX);
         return KVP_LIMIT;
@@ -167,12 +167,12 @@ kvp_authn_is_valid(const kvp_authn_t *a, const kvp_identity_t *who)
 }
 
 void
-kvp_authn_audit(kvp_authn_t *a, const kvp_identity_t *who, const char *from, const char *what, const char *tenant,
-                kvp_err_t err, const char *why)
+kvp_authn_audit(const kvp_identity_t *who, const char *from, const char *what, const char *tenant, kvp_err_t err,
+                const char *why)
 {
     uint32_t missed;
 
-    if (!kvp_log_limit_ok(&a->audit_limit, &missed)) return;
+    if (!kvp_log_audit_ok(&missed)) return;
     kvp_log_write(err == KVP_OK ? KVP_LOG_INFO : KVP_LOG_WARN, "audit",
                   "%s who=%s role=%s tenant=%s from=%s what=%s result=%s cause=%s missed=%u",
                   err == KVP_OK ? "allowed" : "refused", who == NULL ? "" : who->id,

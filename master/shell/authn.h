@@ -33,7 +33,6 @@ typedef struct {
     kvp_authn_user_t users[KVP_AUTHN_USERS_MAX];
     kvp_tokenfile_t *tokens; /* NULL = no token file */
     uint64_t version; /* rises with each change of the table */
-    kvp_log_limit_t audit_limit;
 
     uv_work_t work;
     bool is_loading; /* flag: the fields below belong to the pool's thread */
@@ -62,7 +61,7 @@ const char *kvp_authn_is_valid(const kvp_authn_t *a, const kvp_identity_t *who);
 
 /* kvp_authn_audit writes a line of the audit: who asked what, from where, with which result. At most 50 lines at once
  * and 50 a second; a later line then has the number of lines that are missing. */
-void kvp_authn_audit(kvp_authn_t *a, const kvp_identity_t *who, const char *from, const char *what, const char *tenant,
-                     kvp_err_t err, const char *why);
+void kvp_authn_audit(const kvp_identity_t *who, const char *from, const char *what, const char *tenant, kvp_err_t err,
+                     const char *why);
 
 #endif

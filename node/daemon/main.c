@@ -160,6 +160,7 @@ build_http(daemon_t *d, const kvp_node_opts_t *s)
     if (d->http == NULL) return KVP_NOMEM;
     err = kvp_node_admin_init(&d->admin, d->http, d->node);
     if (err == KVP_OK && s->has_rest) err = kvp_node_rest_init(&d->rest, d->http, s, d->node);
+    if (err == KVP_OK) err = kvp_log_audit_open(s->audit);
     if (err == KVP_OK) err = kvp_http_protect(d->http, s->http_token_file, s->has_metrics_token);
     return err != KVP_OK ? err : kvp_http_start(d->http, &s->http, &d->http_bound);
 }

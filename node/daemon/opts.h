@@ -19,7 +19,7 @@ typedef struct {
     const char *rdma_gid_index;
     kvp_hostport_t http;
     bool has_rest, has_metrics_token;
-    const char *http_token_file;
+    const char *http_token_file, *audit;
     const char *host_id;
     const char *runtime_dir;
     const char *trust_uid;

@@ -238,6 +238,37 @@ def test_a_bad_token_file_leaves_the_tokens_before_in_force(pool):
     pool.still_serves()
 
 
+def test_the_audit_goes_to_its_file(bench):
+    """Also with a log that has errors only, after the file was moved away, and at most 100 lines in a second with the number of the others."""
+    path = pathlib.Path(bench.home) / "audit"
+    pool = Trusted(bench, "--audit", str(path), "--log-level", "error", nodes=False)
+
+    def lines():
+        return path.read_text().splitlines() if path.exists() else []
+
+    refused(pool.unix, hello(b"kvp_" + b"A" * 43), DENIED)
+    wait_until(lambda: any(re.match(r"time=\S+ level=warn part=audit msg=refused .*from=\"pid .*what=HELLO result=DENIED.*unknown", x) for x in lines()))
+    assert "part=audit" not in pool.master.log() and path.stat().st_mode & 0o777 == 0o600
+    path.rename(f"{path}.1")
+    refused(pool.unix, hello(b"kvp_" + b"A" * 43), DENIED)
+    wait_until(lambda: len(lines()) == 1, what="a new file")
+    began = time.monotonic()
+    for _ in range(400):
+        refused(pool.unix, hello(b"kvp_" + b"A" * 43), DENIED)
+    assert len(lines()) <= 51 + 51 * (time.monotonic() - began)
+    time.sleep(0.1)
+    refused(pool.unix, hello(b"kvp_" + b"A" * 43), DENIED)
+    wait_until(lambda: sum(int(re.search(r"missed=(\d+)", x)[1]) + 1 for x in lines()) == 402, what="a count of all refusals")
+
+
+def test_an_audit_file_that_cannot_be_written_is_named(bench):
+    master = bench.start("bare", "kvpool-master", "--listen", "127.0.0.1:0", "--http", "none", "--data-dir", "none", "--audit", "/nowhere/audit",
+                         ready=False)
+    master.wait_log("--audit: cannot write the file.*No such file.*file=/nowhere/audit")
+    wait_until(lambda: not master.is_running())
+    bench.daemons.remove(master)
+
+
 def test_the_role_of_a_user_is_that_of_its_line(bench):
     """With a line for the own user, this user is no administrator any more."""
     pool = Trusted(bench, "--map-uid", f"{os.geteuid()}=monitor:acme", nodes=False)
