@@ -203,8 +203,11 @@ has_instances(void *arg)
 static kvp_err_t
 build_parts(daemon_t *d, const settings_t *s)
 {
-    int rc = uv_loop_init(&d->uv);
-    kvp_err_t err;
+    kvp_err_t err = kvp_daemon_may_listen("--http", &s->http, s->token_file != NULL, "--tokens");
+
+    if (err == KVP_OK) err = kvp_daemon_may_listen("--proxy", &s->proxy, s->api_keys != NULL, "--api-keys");
+    if (err != KVP_OK) return err;
+    const int rc = uv_loop_init(&d->uv);
 
     if (rc != 0) {
         kvp_log_error("conductor", "cannot make an event loop: %s", uv_strerror(rc));

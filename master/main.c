@@ -375,6 +375,17 @@ build_events(daemon_t *d, const settings_t *s)
     return KVP_OK;
 }
 
+/* Events are never protected, so KVPOOL_SECURITY=required allows them at loopback and ipc addresses alone. */
+static kvp_err_t
+may_publish(const char *endpoint)
+{
+    kvp_hostport_t at = {.host = ""};
+
+    if (endpoint == NULL || strncmp(endpoint, "tcp://", 6) != 0) return KVP_OK;
+    if (kvp_parse_hostport(endpoint + 6, &at) != KVP_OK) snprintf(at.host, sizeof at.host, "*");
+    return kvp_daemon_may_listen("--events", &at, false, "ipc://PATH");
+}
+
 static kvp_err_t
 open_authn(daemon_t *d, const settings_t *s)
 {
@@ -383,6 +394,12 @@ open_authn(daemon_t *d, const settings_t *s)
 
     conf.has_tls = kvp_creds_tls(&d->tls);
     d->has_authn = conf.has_tls || conf.token_file != NULL || conf.users.count > 0;
+    if (err == KVP_OK)
+        err = kvp_daemon_may_listen("--listen", &s->listen, d->has_authn && !conf.allows_plain_tokens,
+                                    "--tls-cert or --tokens, without --insecure-tokens");
+    if (err == KVP_OK) err = kvp_daemon_may_listen("--http", &s->http, conf.token_file != NULL, "--tokens");
+    if (err == KVP_OK) err = may_publish(s->events.endpoint);
+    if (err == KVP_OK) err = may_publish(s->events.replay);
     return err == KVP_OK && d->has_authn ? kvp_authn_open(&d->authn, &conf) : err;
 }
 

@@ -5,6 +5,7 @@
 #define KVP_COMMON_DAEMON_LOOP_H
 
 #include "common/list.h"
+#include "common/parse.h"
 
 #include <uv.h>
 
@@ -39,6 +40,12 @@ void kvp_loop_fini(kvp_loop_t *loop);
  * DEADLINE: the loop did not begin fn within timeout_ms, and will never run it. Once fn has begun, the call waits
  * without a limit, so arg may be on the caller's stack. CLOSED: kvp_loop_stop was called, and fn did not run. */
 kvp_err_t kvp_loop_call(kvp_loop_t *loop, kvp_loop_fn fn, void *arg, uint32_t timeout_ms) KVP_MUST_USE;
+
+/* kvp_daemon_may_listen checks an address against $KVPOOL_SECURITY: with "required", a port that other hosts reach has
+ * to be protected. option and fix are for people: the address's option, and what protects the port. host "" = the port
+ * is closed. INVALID, logged. */
+kvp_err_t kvp_daemon_may_listen(const char *option, const kvp_hostport_t *at, bool is_protected, const char *fix)
+    KVP_MUST_USE;
 
 /* kvp_daemon_ready_line prints "ready listen=HOST:PORT unix=PATH http=HOST:PORT data=DIR|none" to standard output
  * and flushes it. A part that is NULL is omitted. SYS if writing fails. */

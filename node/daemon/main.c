@@ -99,6 +99,20 @@ on_look(uv_timer_t *timer)
     end_loop(d);
 }
 
+/* Checks the addresses that other hosts may reach. Call it after kvp_creds_set. */
+static kvp_err_t
+check_security(const kvp_node_opts_t *s)
+{
+    kvp_hostport_t at = {.host = ""};
+    kvp_creds_t files = {.tls_cert = NULL};
+    const bool has_tls = kvp_creds_tls(&files) && files.tls_cert != NULL;
+    kvp_err_t err = KVP_OK;
+
+    if (kvp_parse_hostport(s->listen, &at) == KVP_OK)
+        err = kvp_daemon_may_listen("--listen", &at, has_tls, "--tls-cert");
+    return err != KVP_OK ? err : kvp_daemon_may_listen("--http", &s->http, s->http_token_file != NULL, "--tokens");
+}
+
 static kvp_err_t
 build_node(daemon_t *d, const kvp_node_opts_t *s)
 {
@@ -126,6 +140,7 @@ build_node(daemon_t *d, const kvp_node_opts_t *s)
 
     kvp_err_t err = kvp_runtime_set(s->runtime_dir, s->trust_uid);
     if (err == KVP_OK) err = kvp_creds_set(&s->creds);
+    if (err == KVP_OK) err = check_security(s);
 
     return err != KVP_OK ? err : kvp_node_open(&conf, &d->node);
 }
