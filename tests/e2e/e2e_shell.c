@@ -74,6 +74,7 @@ call_opts(void)
         .deadline_ms = (uint32_t)e2e_named_number("deadline", 0),
         .flags = call_flags(),
         .replicas = (uint32_t)e2e_named_number("replicas", 0),
+        .segment = (uint32_t)e2e_named_number("segment", 0),
     };
 }
 
@@ -285,22 +286,27 @@ do_exists(void)
     end();
 }
 
+/* size KEY: its length, and how many copies are in memory */
 static void
 do_size(void)
 {
     kvpool_opts_t o = call_opts();
     uint64_t begun = e2e_runnable_ns();
+    kvpool_place_t place = {0};
     size_t len = 0;
     name_t name;
-    int err;
+    int err, located;
 
     read_name(e2e_word(1), &name);
     err = kvpool_size(pool, name.bytes, name.len, &len, &o);
+    (void)kvpool_batch_locate(pool, &(kvpool_key_t){name.bytes, name.len}, 1, &o, &place, &located);
     begin(err, begun);
     add("len", len);
+    add("copies", place.copies);
     end();
 }
 
+/* remove KEY [force=1] [segment=ID: its copy there alone] */
 static void
 do_remove(void)
 {
