@@ -602,6 +602,40 @@ KVPOOL_EXPORT int kvpool_drain(kvpool_t *pool, const kvpool_drain_t *drain, char
 KVPOOL_EXPORT int kvpool_sessions(kvpool_t *pool, uint64_t end, uint32_t from, char *buf, size_t cap, size_t *len_out,
                                   const kvpool_opts_t *opts);
 
+/* States of a task. */
+#define KVPOOL_TASK_WAITS 0
+#define KVPOOL_TASK_RUNS 1
+#define KVPOOL_TASK_FAILED 2
+#define KVPOOL_TASK_DONE 3
+typedef struct {
+    /* sizeof(kvpool_task_t) */
+    size_t struct_size;
+    uint64_t id;
+    uint32_t state;
+    /* 1 = the copy in one segment is dropped at the end. */
+    uint32_t is_move;
+    /* FAILED: NOT_FOUND (the object was removed, replaced or evicted), NO_SPACE (no free memory in a
+     * target for a second), NO_SEGMENT (a target left), NODE_LOST (the object could not be read from
+     * a target), LIMIT (the object has 8 copies). */
+    int failure;
+    /* Unix times in milliseconds. */
+    uint64_t created_ms, changed_ms;
+} kvpool_task_t;
+
+/* kvpool_task_begin makes the master copy the object of the key to the memory of n other segments, at
+ * most KVPOOL_COPIES_MAX; with `from` not 0 the copy in that segment is dropped when the others are
+ * there and nobody holds or views the object any more. kvpool_batch_locate and kvpool_stat tell
+ * segments. A copy is no use of the object and evicts nothing. kvpool_task_ask reports on a task; its
+ * struct_size must be set. The leader remembers the last 10,000 tasks; another leader knows none of
+ * them, and after a fail-over in the middle the object may have copies both in `from` and elsewhere.
+ *   Blocking: for the answer, not until the task is over.
+ *   Errors: NOT_FOUND (begin: no committed object in memory; ask: no such task of this tenant),
+ *   NO_SEGMENT (a target does not take copies now, or `from` has no copy), LIMIT (10,000 tasks are
+ *   unfinished), RETRY_AFTER, LOG_FAILED, NOTSUP (the master is too old). */
+KVPOOL_EXPORT int kvpool_task_begin(kvpool_t *pool, const void *key, size_t key_len, uint32_t from, const uint32_t *to,
+                                    size_t n, const kvpool_opts_t *opts, uint64_t *id_out);
+KVPOOL_EXPORT int kvpool_task_ask(kvpool_t *pool, uint64_t id, const kvpool_opts_t *opts, kvpool_task_t *task_out);
+
 #define KVPOOL_ADDRESS_MAX 288
 typedef struct {
     /* The addresses of the leader before and after the switch, "HOST:PORT". */

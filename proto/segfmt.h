@@ -108,6 +108,12 @@ kvp_gen_make(uint32_t term, uint64_t seq)
 }
 
 static inline uint64_t
+kvp_gen_seq(uint64_t generation)
+{
+    return generation & KVP_GEN_SEQ_MAX;
+}
+
+static inline uint64_t
 kvp_word_make(uint64_t generation, kvp_desc_state_t state)
 {
     return generation << 2 | (uint64_t)state;

@@ -101,6 +101,7 @@ typedef enum {
     KVP_OP_SNAPSHOT = 31, /* client to master: Snapshot; answer: SnapshotReply: asks for a new base of the log */
     KVP_OP_EXPLAIN =
         32, /* client to master: Explain; answer: ExplainReply: where an object is, or why it is not there */
+    KVP_OP_TASK = 33, /* client to master: Task; answer: TaskReply: copies or moves an object, or reports on that */
     KVP_OP_DRAIN =
         35, /* client or node to master: Drain; answer: DrainReply: empties a node, and reports how far it is */
     KVP_OP_SESSIONS = 36, /* client to master: Sessions; answer: SessionsReply: lists the sessions, or ends one */
@@ -362,6 +363,14 @@ kvp_tier_slot_of(kvp_digest_t digest)
 #define KVP_COPY_STALE 1u /* COPY failed: the source does not have the object */
 #define KVP_COPY_AWAY 2u /* COPY failed: this node cannot read from the source at present */
 #define KVP_COPY_FAILED 3u /* COPY failed: no memory, a deadline, or the extent is not free for the object any more */
+
+/* States in an answer to TASK. */
+typedef enum {
+    KVP_TASK_WAITS = 0, /* no copy was begun yet */
+    KVP_TASK_RUNS = 1,
+    KVP_TASK_FAILED = 2,
+    KVP_TASK_DONE = 3, /* the copies are in the log for good; of a move: the other copy is gone */
+} kvp_task_state_t;
 
 /* What a DRAIN asks for. */
 #define KVP_DRAIN_ASK 0u

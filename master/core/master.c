@@ -16,6 +16,7 @@
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/tenant.h"
 #include "master/core/evict/drain.h"
+#include "master/core/evict/tasks.h"
 #include "master/core/evict/evacuate.h"
 #include "master/core/evict/eviction.h"
 #include "master/core/evict/rebalance.h"
@@ -142,6 +143,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     kvp_list_init(&m->over);
     kvp_list_init(&m->space.deferred_frees);
     kvp_list_init(&m->evict.evacuations);
+    kvp_list_init(&m->evict.open_tasks);
     kvp_list_init(&m->cat.owners);
     kvp_list_init(&m->cat.taking);
     kvp_list_init(&m->puts.waiting);
@@ -190,6 +192,7 @@ kvp_master_destroy(kvp_master_t *m)
     kvp_place_free_some(&m->space);
     kvp_groups_fini(&m->prot);
     kvp_leaving_fini(&m->prot);
+    kvp_tasks_fini(&m->evict);
     kvp_umap_fini(&m->space.copying);
     kvp_ptab_fini(&m->space.copies);
     kvp_objindex_destroy(m->cat.index);
@@ -285,6 +288,7 @@ timed_tick(kvp_master_t *m)
     kvp_stagewaits_tick(m);
     kvp_evict_ahead_tick(&m->evict);
     kvp_drain_tick(&m->evict);
+    kvp_tasks_tick(&m->evict);
     kvp_asks_tick(&m->cat);
     m->ctx.is_behind = m->ctx.slice_left == 0;
 }
@@ -457,6 +461,7 @@ static const struct {
     [KVP_OP_SNAPSHOT] = {kvp_on_snapshot, C | QUESTION | AUDIT, KVP_MAY_ADMIN},
     [KVP_OP_DRAIN] = {kvp_on_drain, C | N | QUESTION, KVP_MAY_ADMIN},
     [KVP_OP_SESSIONS] = {kvp_on_sessions, C | QUESTION, KVP_MAY_ADMIN},
+    [KVP_OP_TASK] = {kvp_on_task, C | QUESTION, KVP_MAY_WRITE},
     [KVP_OP_EXPLAIN] = {kvp_on_explain, C | QUESTION | STATE, KVP_MAY_READ},
     [KVP_OP_MOUNT] = {kvp_on_mount, N, KVP_MAY_NOTHING},
     [KVP_OP_UNMOUNT] = {kvp_on_unmount, N | AUDIT, KVP_MAY_NOTHING},

@@ -29,6 +29,7 @@ static const char *const op_names[256] = {
     [KVP_OP_LIST] = "LIST",
     [KVP_OP_SNAPSHOT] = "SNAPSHOT",
     [KVP_OP_EXPLAIN] = "EXPLAIN",
+    [KVP_OP_TASK] = "TASK",
     [KVP_OP_DRAIN] = "DRAIN",
     [KVP_OP_SESSIONS] = "SESSIONS",
     [KVP_OP_MOUNT] = "MOUNT",

@@ -14,12 +14,12 @@ from kvpool._typing import Key
 
 from ._arguments import list_of, put_terms
 from ._telling import shown_key
-from ._types import QueryTaskResponse, ReplicaDescriptor, ReplicateConfig
+from ._types import QueryTaskResponse, ReplicaDescriptor, ReplicateConfig, TaskStatus, TaskType
 
 _Task = Tuple[Tuple[int, int], int]
 _INTERNAL = -1
-_NOT_SUPPORTED = -1012
 _NO_TASK = -1400
+_NO_OBJECT = -704
 _NO_ID = (0, 0)
 _KNOWN_S = 1.0  # what is known of nodes is asked for again after that
 _ASK_MS = 1000
@@ -51,33 +51,43 @@ class Segments:
         return [key for key, code in zip(keys, codes) if code == 0]
 
     def create_copy_task(self, key: Key, targets: Sequence[str]) -> _Task:
-        """Returns ((0, 0), code). The code for valid arguments is -1012: a pool makes copies at the put (replica_num), and not later."""
-        return self._refuse_task("create_copy_task", key, targets, [])
+        """Lets the pool copy the object to the memory of the nodes "host:port". Returns (the task's id, 0), or ((0, 0), code). A copy
+        evicts nothing, so a task fails where no memory is free."""
+        return self._begin_task(key, "", list(list_of(targets)))
 
     def create_move_task(self, key: Key, source: str, target: str) -> _Task:
-        """Returns ((0, 0), code), as create_copy_task: an object does not move."""
-        return self._refuse_task("create_move_task", key, [target], [source])
+        """As create_copy_task; the copy at the source is dropped when the other is there and nobody reads the object."""
+        return self._begin_task(key, source, [target])
 
     def query_task(self, task_id: Tuple[int, int]) -> Tuple[Optional[QueryTaskResponse], int]:
-        """Returns (None, -1400): there are no tasks."""
-        if not isinstance(task_id, tuple) or len(task_id) != 2:
+        """Returns (the task's state, 0), or (None, code); -1400 for a task that is not known. The pool's leader knows its last 10,000."""
+        if not isinstance(task_id, tuple) or len(task_id) != 2 or not all(isinstance(part, int) for part in task_id):
             raise TypeError("a task's id is a pair of ints")
-        return None, _NO_TASK if self._raw is not None else self._invalid()
+        if self._raw is None:
+            return None, self._invalid()
+        number = task_id[0]
+        told = self._raw.task_ask(number, 0) if 0 < number < 1 << 64 and task_id[1] == 0 else _NO_OBJECT
+        if type(told) is int:
+            return None, _NO_TASK if told == _NO_OBJECT else told
+        state, is_move, name, text, created_ms, changed_ms = told
+        task = QueryTaskResponse()
+        task.id, task.type, task.status = task_id, TaskType(is_move), TaskStatus(state)
+        task.created_at_ms_epoch, task.last_updated_at_ms_epoch = created_ms, changed_ms
+        task.message = f"{name}: {text}" if task.status == TaskStatus.FAILED else ""
+        return task, 0
 
-    def _refuse_task(self, what, key, targets, sources):
-        targets = list(list_of(targets))
+    def _begin_task(self, key, source, targets):
         if self._raw is None or not targets:
             return _NO_ID, self._invalid()
         place = self._raw.batch_locate([key], 0, 0)[0]
         if type(place) is int:
             return _NO_ID, place
-        nodes = self._nodes()
-        holders = {nodes.get(s) for s in place[1]}
-        if not set(targets) <= set(nodes.values()) or not set(sources) <= holders or (sources and sources == targets):
+        segments = {node: s for s, node in self._nodes().items()}
+        wanted = [segments.get(name) for name in ([source] if source else []) + targets]
+        if None in wanted or (source and segments[source] not in place[1]) or len(set(wanted)) < len(wanted):
             return _NO_ID, self._invalid()
-        self._teller.error(what, "%s: %s: a pool makes copies of an object when it is put (ReplicateConfig.replica_num), not later", what,
-                           shown_key(key))
-        return _NO_ID, _NOT_SUPPORTED
+        got = self._raw.task_begin(key, segments[source] if source else 0, tuple(segments[name] for name in targets), 0)
+        return ((got, 0), 0) if got > 0 else (_NO_ID, got)
 
     def _places(self, keys):
         """key -> (length, segments, SSD tier or 0), for present keys."""

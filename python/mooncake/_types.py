@@ -48,7 +48,7 @@ class TaskStatus(enum.IntEnum):
 
 
 class QueryTaskResponse:
-    """The state of a task. A pool has no tasks (create_copy_task), so only callers make these."""
+    """The state of a task (create_copy_task). assigned_client is always (0, 0): the target's node makes the copy."""
 
     __slots__ = ("id", "type", "status", "created_at_ms_epoch", "last_updated_at_ms_epoch", "assigned_client", "message")
 

@@ -538,6 +538,54 @@ pool_explain(kvpy_pool_t *self, PyObject *args)
     return ask_json(self, &key, opts);
 }
 
+/* ---- tasks */
+/* task_begin(key, from_segment, (segment, ...), deadline_ms) -> the task's id, or an error number */
+static PyObject *
+pool_task_begin(kvpy_pool_t *self, PyObject *args)
+{
+    kvpool_opts_t opts = {.struct_size = sizeof opts};
+    uint32_t from, to[KVPOOL_COPIES_MAX];
+    PyObject *key_obj, *segments;
+    uint64_t id = 0;
+    kvpool_key_t key;
+    Py_ssize_t n;
+    int err;
+
+    if (!kvpy_check(self) ||
+        !PyArg_ParseTuple(args, "OO&O!O&", &key_obj, kvpy_u32, &from, &PyTuple_Type, &segments, kvpy_u32,
+                          &opts.deadline_ms) ||
+        !kvpy_key(key_obj, &key))
+        return NULL;
+    n = PyTuple_Size(segments);
+    if (n > KVPOOL_COPIES_MAX) return number_or_code(self, KVPOOL_INVALID);
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (!kvpy_u32(PyTuple_GetItem(segments, i), &to[i])) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_task_begin(self->pool, key.data, key.len, from, to, (size_t)n, &opts, &id);
+    Py_END_ALLOW_THREADS
+    return err == KVPOOL_OK ? PyLong_FromUnsignedLongLong(id) : number_or_code(self, err);
+}
+
+/* task_ask(id, deadline_ms) -> (state, is_move, failure's name, its text, created_ms, changed_ms), or an error number
+ */
+static PyObject *
+pool_task_ask(kvpy_pool_t *self, PyObject *args)
+{
+    kvpool_opts_t opts = {.struct_size = sizeof opts};
+    kvpool_task_t task = {.struct_size = sizeof task};
+    uint64_t id;
+    int err;
+
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "O&O&", kvpy_u64, &id, kvpy_u32, &opts.deadline_ms)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_task_ask(self->pool, id, &opts, &task);
+    Py_END_ALLOW_THREADS
+    if (err != KVPOOL_OK) return number_or_code(self, err);
+    return Py_BuildValue("(IIssKK)", task.state, task.is_move, kvpool_errname(task.failure),
+                         kvpool_strerror(task.failure), (unsigned long long)task.created_ms,
+                         (unsigned long long)task.changed_ms);
+}
+
 #define FAST(name)                                                                                                     \
     {                                                                                                                  \
 #name, (PyCFunction)(void (*)(void))kvpy_##name, METH_FASTCALL, NULL                                           \
@@ -566,6 +614,8 @@ static PyMethodDef methods[] = {
     PLAIN(bump),
     PLAIN(stat),
     PLAIN(explain),
+    PLAIN(task_begin),
+    PLAIN(task_ask),
     FAST(batch_put),
     FAST(batch_get),
     FAST(batch_is_exist),

@@ -249,6 +249,27 @@ def test_three_hosts_are_patched_in_turn(bench, make_pool, keeper):
     intact(client, fixed)
 
 
+@pytest.mark.pool(nodes=2)
+def test_one_object_is_copied_and_moved(pool):
+    """Fails if kvpool copy and move bring an object elsewhere than to the node named, wait for ever, or give no reason."""
+    assert pool.put("k", b"x" * 100_000).rc == 0
+
+    def places():
+        return {c["node"] for c in pool.kvpool("where", "k", "--json").json["found"][0]["copies"]}
+
+    (at,) = places()
+    other = "node1" if at == "node2" else "node2"
+    assert pool.kvpool("copy", "k", other, "--json").json == {"state": "done"} and places() == {at, other}
+    assert pool.kvpool("move", "k", at, other).rc == 0 and places() == {other}
+    for words, rc, why in (("copy k node7", 1, "there is no node node7"), ("move k node7 node1", 1, "there is no node node7"),
+                           (f"move k {at} {other}", 1, "no copy in the segment that is to be left"), ("copy none node1", 1, "NOT_FOUND"),
+                           ("copy k", 2, "1 to 8 nodes"), ("move k node1", 2, "the node that it leaves")):
+        got = pool.kvpool(*words.split())
+        assert got.rc == rc and why in got.err, got
+    next(n for n in pool.nodes if n.name == at).kill9()
+    assert pool.get("k").out == b"x" * 100_000
+
+
 @pytest.mark.parametrize("keeper", ["none", "auto"])
 def test_node_drains_before_it_stops(make_pool, keeper):
     """Fails if a node with --drain-on-stop loses an object at SIGTERM, leaves empty memory to its keeper, or stays in the list."""

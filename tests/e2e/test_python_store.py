@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -22,7 +23,8 @@ from mooncake import _setup
 from mooncake import store as store_module
 from mooncake._admin import Admin
 from mooncake.engine import TransferEngine
-from mooncake.store import BufferHandle, MooncakeDistributedStore, ObjectDataType, ReplicaStatus, ReplicateConfig, SoftPinAction
+from mooncake.store import (BufferHandle, MooncakeDistributedStore, ObjectDataType, ReplicaStatus, ReplicateConfig, SoftPinAction,
+                            TaskStatus, TaskType)
 from stores import MIB, make
 
 FOLDER = os.path.dirname(sys.executable)
@@ -375,17 +377,52 @@ def test_clearing_copies(store, pool, is_one_host):
     assert store.batch_replica_clear(["both", "more"]) == ["both", "more"] and store.get("both") == b""
 
 
-def test_tasks_are_refused_with_a_reason(store, caplog):
-    """No copy is made of what is there already."""
-    assert store.put("k", b"1") == 0
-    at = store.get_replica_desc("k")[0].get_memory_descriptor().buffer_descriptor.transport_endpoint
+def nodes_of(store, key):
+    return {d.get_memory_descriptor().buffer_descriptor.transport_endpoint for d in store.get_replica_desc(key)}
+
+
+def finished(store, begun, what=TaskStatus.SUCCESS):
+    """What query_task says of a task that was begun, at its end."""
+    task, code = begun
+    assert code == 0 and task != (0, 0), begun
+    told = wait_until(lambda: next((t for t, _ in [store.query_task(task)] if t.status > TaskStatus.PROCESSING), None), 10, "a task's end")
+    assert told.status == what and told.id == task and abs(told.created_at_ms_epoch / 1000 - time.time()) < 60, told.message
+    return told
+
+
+@pytest.mark.pool(nodes=3)
+def test_objects_are_copied_and_moved(store, pool):
+    """Fails if a copy is not where it was asked for, or not whole; if a move leaves the first one behind; if a wrong task is begun."""
+    everywhere = {n.listen for n in pool.nodes}
+    assert store.put("k", b"1" * 100_000) == 0
+    (at,) = nodes_of(store, "k")
+    other, third = everywhere - {at}
+    assert finished(store, store.create_copy_task("k", [other])).type == TaskType.REPLICA_COPY
+    assert nodes_of(store, "k") == {at, other}
+    assert finished(store, store.create_move_task("k", at, third)).type == TaskType.REPLICA_MOVE
+    assert wait_until(lambda: nodes_of(store, "k") == {other, third}, 5, "the first copy leaves")
+    finished(store, store.create_copy_task("k", [at, other]))  # one of them is there
+    assert nodes_of(store, "k") == everywhere
+    for node in pool.nodes[:2]:
+        node.kill9()
+    assert store.get("k") == b"1" * 100_000
+
     assert store.create_copy_task("absent", [at]) == ((0, 0), -704)
     assert store.create_copy_task("k", []) == store.create_copy_task("k", ["nowhere:1"]) == ((0, 0), -600)
     assert store.create_move_task("k", "nowhere:1", at) == store.create_move_task("k", at, at) == ((0, 0), -600)
-    assert "create_copy_task is refused with -600" in caplog.text
-    assert store.create_copy_task("k", [at]) == ((0, 0), -1012)
-    assert "replica_num" in caplog.text
-    assert store.query_task((1, 2)) == (None, -1400)
+    assert store.query_task((1, 2)) == store.query_task((1, 0)) == store.query_task((-1, 0)) == (None, -1400)
+
+
+@pytest.mark.pool(nodes=2, memory="16MiB")
+def test_a_copy_without_room_fails(store):
+    """Fails if a task without free memory does not say so."""
+    pinned = ReplicateConfig()
+    pinned.with_hard_pin = True
+    there = [key for key in (f"full/{i}" for i in range(100)) if store.put(key, b"2" * 400_000, pinned) == 0]
+    assert 60 < len(there) < 100
+    (other,) = {d for key in there for d in nodes_of(store, key)} - nodes_of(store, there[-1])
+    told = finished(store, store.create_copy_task(there[-1], [other]), TaskStatus.FAILED)
+    assert told.message.startswith("NO_SPACE"), told.message
 
 
 @pytest.mark.pool(nodes=0)

@@ -25,6 +25,10 @@ typedef struct kvp_evict {
     kvp_takes_t takes;
     uint32_t met;
     kvp_list_t evacuations; /* kvp_put_key_t: keys for which a large window or a whole chunk is evacuated */
+    struct kvp_task *tasks; /* the last KVP_TASKS_MAX of tasks.c, in turn; NULL = there was none */
+    uint64_t tasks_n; /* number of tasks that were made */
+    kvp_list_t open_tasks; /* unfinished ones */
+    uint32_t open_tasks_n;
     uint64_t puts_seen; /* value of the statistic put_begins at the last kvp_evict_reserve */
 } kvp_evict_t;
 

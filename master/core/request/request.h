@@ -27,6 +27,9 @@ void kvp_on_drain(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
  * segment. */
 void kvp_drain_describe(const kvp_master_t *m, const kvp_segment_t *g, Kvp__Pb__DrainReply *reply);
 
+/* Handler in task.c. */
+void kvp_on_task(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+
 /* Handlers in put.c. */
 void kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_put_commit(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);

@@ -162,7 +162,7 @@ source_segment(kvp_space_t *sp, const kvp_copy_t *copy)
 }
 
 /* Returns true if the copy is still wanted: the object is served from memory, has no copy in the target, and the drain
- * for which it was made goes on, or its source is away. */
+ * for which it was made goes on, or its source is away, or a client asked for the copy. */
 static bool
 is_wanted(kvp_space_t *sp, const kvp_copy_t *copy, const kvp_obj_t *o)
 {
@@ -173,7 +173,7 @@ is_wanted(kvp_space_t *sp, const kvp_copy_t *copy, const kvp_obj_t *o)
     if (n == 0 || n == KVP_REPLICAS_MAX || kvp_obj_version(o) <= kvp_obj_tenant(sp->cat, o)->min_version) return false;
     for (uint32_t i = 0; i < n; i++)
         if (kvp_place_chunk(sp->cat, &places[i])->segment == copy->target) return false;
-    return g == NULL || g->drain != NULL || g->state != KVP_SEG_UP;
+    return copy->is_asked || g == NULL || g->drain != NULL || g->state != KVP_SEG_UP;
 }
 
 static void

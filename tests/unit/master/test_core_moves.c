@@ -220,4 +220,151 @@ RIG_TEST_ON(test_bad_drains, .conf = plain, .size = 2 * MIB, .size_b = 2 * MIB, 
     assert_int_equal(drain(g->c, "a", KVP_DRAIN_END, false).state, KVP_DRAIN_NONE);
 }
 
+/* ---- tasks */
+static Kvp__Pb__TaskReply
+ask_task(peer_t *who, Kvp__Pb__Task msg)
+{
+    Kvp__Pb__TaskReply *head, got;
+    kvp_pb_t pb;
+    reply_t *r = peer_wait(who, peer_send(who, KVP_OP_TASK, 0, &msg.base, NULL, 0), SEC);
+
+    assert_non_null(r);
+    head = kvp_pb_unpack(&pb, &kvp__pb__task_reply__descriptor, &r->frame);
+    assert_non_null(head);
+    got = *head;
+    got.detail = NULL;
+    kvp_pb_free(&pb, head);
+    reply_free(r);
+    return got;
+}
+
+/* Begins a task for the key. */
+static Kvp__Pb__TaskReply
+begin_task(peer_t *who, const char *key, uint32_t from, uint32_t *to, size_t n)
+{
+    Kvp__Pb__Task msg = KVP__PB__TASK__INIT;
+
+    msg.key = (ProtobufCBinaryData){strlen(key), (uint8_t *)key};
+    msg.from = from;
+    msg.to = to;
+    msg.n_to = n;
+    return ask_task(who, msg);
+}
+
+static Kvp__Pb__TaskReply
+task_state(peer_t *who, uint64_t id)
+{
+    Kvp__Pb__Task msg = KVP__PB__TASK__INIT;
+
+    msg.task = id;
+    return ask_task(who, msg);
+}
+
+/* Returns the segment that a GET is sent to. */
+static uint32_t
+home_of(peer_t *who, const char *key)
+{
+    kvp_wire_loc_t loc;
+    uint64_t ticket;
+
+    assert_int_equal(get(who, key, &ticket, &loc), KVP_OK);
+    release(who, ticket);
+    return loc.segment_id;
+}
+
+RIG_TEST_ON(test_tasks_copy_and_move, .conf = plain, .size = 4 * MIB, .size_b = 4 * MIB, .mems = 2, .nodes = 1)
+{
+    uint32_t a, b;
+    Kvp__Pb__TaskReply copied, moved, again;
+
+    fill(g->c, 0, 4, LEN);
+    begin_b(g);
+    a = g->a->segment_id;
+    b = g->b->segment_id;
+    copied = begin_task(g->c, "key/0", 0, &b, 1);
+    assert_int_equal(copied.err, KVP_OK);
+    assert_int_equal(copied.state, KVP_TASK_WAITS);
+    moved = begin_task(g->c, "key/1", a, &b, 1);
+    assert_int_equal(moved.err, KVP_OK);
+    world_advance(g->w, SEC);
+    assert_int_equal(task_state(g->c, copied.task).state, KVP_TASK_DONE);
+    assert_int_equal(task_state(g->c, moved.task).state, KVP_TASK_DONE);
+    assert_true(task_state(g->c, moved.task).is_move);
+    assert_int_equal(home_of(g->c, "key/1"), b);
+    assert_int_equal(home_of(g->c, "key/2"), a);
+    assert_int_equal(g->nb->copies_n, 2);
+    again = begin_task(g->c, "key/0", 0, &b, 1); /* what is there needs no copy */
+    world_advance(g->w, SEC);
+    assert_int_equal(task_state(g->c, again.task).state, KVP_TASK_DONE);
+    assert_int_equal(g->nb->copies_n, 2);
+
+    peer_lose(g->na); /* the copy and the moved object are read from b; the others are away */
+    world_advance(g->w, SEC);
+    assert_int_equal(home_of(g->c, "key/0"), b);
+    assert_int_equal(home_of(g->c, "key/1"), b);
+}
+
+/* A view keeps the copy that is to be left, and a removal ends the task. */
+RIG_TEST_ON(test_tasks_wait_and_fail, .conf = plain, .size = 4 * MIB, .size_b = 4 * MIB, .mems = 2, .nodes = 1)
+{
+    uint32_t a, b, none = 77;
+    Kvp__Pb__TaskReply moved, failed;
+    kvp_wire_loc_t loc;
+    uint64_t ticket;
+
+    fill(g->c, 0, 4, LEN);
+    assert_int_equal(get(g->c, "key/0", &ticket, &loc), KVP_OK);
+    g->b->copy_answer = KVP_COPY_AWAY;
+    begin_b(g);
+    a = g->a->segment_id;
+    b = g->b->segment_id;
+    failed = begin_task(g->c, "key/1", 0, &b, 1);
+    world_advance(g->w, 10 * SEC);
+    failed = task_state(g->c, failed.task);
+    assert_int_equal(failed.state, KVP_TASK_FAILED);
+    assert_int_equal(failed.failure, KVP_NODE_LOST);
+    g->b->copy_answer = KVP_COPY_OK;
+
+    moved = begin_task(g->c, "key/0", a, &b, 1);
+    world_advance(g->w, 2 * SEC);
+    assert_int_equal(task_state(g->c, moved.task).state, KVP_TASK_RUNS);
+    release(g->c, ticket);
+    world_advance(g->w, 100 * MS);
+    assert_int_equal(task_state(g->c, moved.task).state, KVP_TASK_DONE);
+
+    failed = begin_task(g->c, "key/2", 0, &b, 1);
+    assert_int_equal(remove_key(g->c, "key/2", false), KVP_OK);
+    world_advance(g->w, SEC);
+    assert_int_equal(task_state(g->c, failed.task).state, KVP_TASK_FAILED);
+    assert_int_equal(task_state(g->c, failed.task).failure, KVP_NOT_FOUND);
+
+    assert_int_equal(begin_task(g->c, "none", 0, &b, 1).err, KVP_NOT_FOUND);
+    assert_int_equal(begin_task(g->c, "", 0, &b, 1).err, KVP_BAD_KEY);
+    assert_int_equal(begin_task(g->c, "key/1", 0, &b, 0).err, KVP_INVALID);
+    assert_int_equal(begin_task(g->c, "key/1", b, &b, 1).err, KVP_INVALID);
+    assert_int_equal(begin_task(g->c, "key/1", 0, &none, 1).err, KVP_NO_SEGMENT);
+    assert_int_equal(begin_task(g->c, "key/1", none, &b, 1).err, KVP_NO_SEGMENT);
+    assert_int_equal(task_state(g->c, 77).err, KVP_NOT_FOUND);
+    (void)drain(g->c, "b", KVP_DRAIN_BEGIN, false);
+    assert_int_equal(begin_task(g->c, "key/1", 0, &b, 1).err, KVP_NO_SEGMENT);
+}
+
+/* The number of tasks is bounded, and the oldest finished ones are forgotten. */
+RIG_TEST_ON(test_tasks_are_bounded, .conf = plain, .size = 4 * MIB, .size_b = 4 * MIB, .mems = 2, .nodes = 1)
+{
+    Kvp__Pb__TaskReply first, told = {0};
+    uint32_t b, n = 1;
+
+    fill(g->c, 0, 1, LEN);
+    begin_b(g);
+    b = g->b->segment_id;
+    peer_lose(g->na); /* no copy can be made */
+    first = begin_task(g->c, "key/0", 0, &b, 1);
+    assert_int_equal(first.err, KVP_OK);
+    while (n <= 10000 && (told = begin_task(g->c, "key/0", 0, &b, 1)).err == KVP_OK)
+        n++;
+    assert_int_equal(told.err, KVP_LIMIT);
+    assert_int_equal(n, 10000);
+}
+
 TEST_MAIN()
