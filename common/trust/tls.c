@@ -21,6 +21,7 @@
 #define CHAIN_MAX_BYTES (16u << 10) /* longest chain of certificates of a peer */
 #define CHAIN_MAX_DEPTH 4
 #define REFRESH_NS KVP_NS_PER_S
+#define ANSWERED_MAX (16u << 10) /* most such bytes that wait: a peer that asks for more does not read, or attacks */
 /* The name of the protocol in ALPN, so that a later release can have other protocols at the same port. */
 static const uint8_t alpn[] = "\x08kvpool/1";
 
@@ -31,6 +32,7 @@ struct kvp_tls {
     pthread_mutex_t lock; /* guards ssl, in and out, after the handshake */
     kvp_buf_t in, out; /* encrypted bytes that were received, and that are to be sent */
     size_t in_at, out_at; /* offsets of their first unread bytes */
+    size_t answered; /* bytes in `out` that answer records of the peer, such as key updates */
     bool is_client, is_done;
     const char *peer_text; /* the peer's role, for people; static text */
     kvp_authrole_t role; /* of the peer, that a client wants */
@@ -436,8 +438,15 @@ kvp_tls_held(kvp_tls_t *tls)
 static kvp_err_t
 open_some(kvp_tls_t *t, void *plain, size_t cap, size_t *n_out)
 {
-    if (t->in_at < t->in.len || SSL_pending(t->ssl) > 0)
-        return convert_result(t, SSL_read_ex(t->ssl, plain, cap, n_out));
+    const size_t had = t->out.len;
+
+    if (t->in_at < t->in.len || SSL_pending(t->ssl) > 0) {
+        const kvp_err_t err = convert_result(t, SSL_read_ex(t->ssl, plain, cap, n_out));
+
+        t->answered += t->out.len - had;
+        if (t->answered <= ANSWERED_MAX) return err;
+        return fail_tls(t, KVP_PROTO, "the %s asks for too many key updates", t->peer_text);
+    }
     kvp_buf_fini(&t->in); /* an idle connection has no buffer */
     t->in_at = 0;
     return (SSL_get_shutdown(t->ssl) & SSL_RECEIVED_SHUTDOWN) != 0 ? KVP_DISCONNECTED : KVP_EAGAIN;
@@ -490,6 +499,7 @@ kvp_tls_take(kvp_tls_t *tls, void *to, size_t cap)
     if (tls->out_at == tls->out.len) {
         kvp_buf_reset(&tls->out);
         tls->out_at = 0;
+        tls->answered = 0;
     }
     pthread_mutex_unlock(&tls->lock);
     return n;
@@ -499,6 +509,7 @@ void
 kvp_tls_take_all(kvp_tls_t *tls, kvp_buf_t *to)
 {
     pthread_mutex_lock(&tls->lock);
+    tls->answered = 0;
     if (to->len == 0 && tls->out_at == 0) {
         kvp_buf_fini(to);
         kvp_buf_swap(to, &tls->out);

@@ -6,6 +6,7 @@
 #include "common/trust/handshakes.h"
 #include "tests/cases.h"
 
+#include <openssl/ssl.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -153,6 +154,34 @@ TEST(test_both_ends_know_each_other_and_bytes_arrive)
     assert_int_equal(kvp_tls_open(e.accepted, got, len, &n), KVP_EAGAIN);
     free(sent);
     free(got);
+    end_ends(&e);
+}
+
+/* Fails if a peer that asks for key updates without end makes the answers pile up, or if a few of them end the
+ * connection. */
+TEST(test_key_updates_are_answered_and_limited)
+{
+    const kvp_creds_t master = files("ca", "ca", "master-m1"), writer = files("ca", "ca", "writer-acme");
+    ends_t e = connect_ends(&master, &writer, KVP_IS_MASTER, NULL);
+    SSL *ssl = *(SSL **)e.client; /* the first field of a connection */
+    uint8_t got[64], bytes[128];
+    kvp_err_t err = KVP_OK;
+    size_t n, waiting = 0;
+    int i;
+
+    for (i = 0; i < 10000 && err == KVP_OK; i++) {
+        assert_int_equal(SSL_key_update(ssl, SSL_KEY_UPDATE_REQUESTED), 1);
+        assert_int_equal(kvp_tls_seal(e.client, "x", 1), KVP_OK);
+        carry(e.client, e.accepted, 100);
+        err = kvp_tls_open(e.accepted, got, sizeof got, &n);
+        if (i < 100) carry(e.accepted, e.client, 100); /* the answers are sent */
+    }
+    assert_true(i > 200 && i < 10000);
+    assert_int_equal(err, KVP_PROTO);
+    assert_non_null(strstr(kvp_tls_why(e.accepted), "key updates"));
+    while ((n = kvp_tls_take(e.accepted, bytes, sizeof bytes)) > 0)
+        waiting += n;
+    assert_true(waiting < 20000);
     end_ends(&e);
 }
 
