@@ -150,9 +150,8 @@ kvp_http_tokens_check(kvp_http_tokens_t *t, const char *method, const char *path
     }
     memcpy(why_out, who.why, sizeof who.why);
     if (kvp_log_audit_ok(&missed))
-        kvp_log_write(KVP_LOG_WARN, "audit",
-                      "refused who=%s role=%s tenant=%s from=%s what=\"%s %.*s\" result=%u cause=%s missed=%u", who.id,
-                      kvp_authrole_name(who.role), who.name, from, asked, AUDIT_PATH_MAX, path, status, who.why,
-                      missed);
+        kvp_log_write(
+            KVP_LOG_WARN, "audit", "refused who=%s role=%s tenant=%s from=%s what=%s %.*s result=%u cause=%s missed=%u",
+            who.id, kvp_authrole_name(who.role), who.name, from, asked, AUDIT_PATH_MAX, path, status, who.why, missed);
     return status;
 }
