@@ -46,8 +46,7 @@ static const kvp_opt_t opts[] = {
      .help = "With --tokens: /metrics needs a token of the role `monitor`, too."},
     {KVP_OPT_TEXT("audit", settings_t, audit, "FILE"),
      .help = "Refusals of --http and --proxy are lines of this file instead of the log: at most 100 a second, and then "
-             "their number. The file "
-             "may be moved away at any time."},
+             "their number. The file may be moved away at any time."},
     {KVP_OPT_TEXT("data-dir", settings_t, data_dir, "DIR"),
      .help = "Registrations are kept here; without it they end with the process."},
     {KVP_OPT(U64, "hash-seed", settings_t, hash_seed), .fallback = "0",

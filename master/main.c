@@ -140,8 +140,7 @@ static const kvp_opt_t opts[] = {
      .help = "With --tokens: /metrics needs a token of the role `monitor`, too."},
     {KVP_OPT_TEXT("audit", settings_t, audit, "FILE"),
      .help = "Refusals, and all that removes objects or ends sessions, are lines of this file instead of the log: at "
-             "most 100 a second, and then their number. The file "
-             "may be moved away at any time."},
+             "most 100 a second, and then their number. The file may be moved away at any time."},
     {KVP_OPT_TEXT("token-file", settings_t, creds.token_file, "FILE"),
      .help = "With --etcd: this master's own token of the role `master`, by which it follows the leader's log."},
     {KVP_OPT(STRINGS, "map-uid", settings_t, authn.users), .metavar = "UID=ROLE:TENANT",

@@ -8,8 +8,6 @@
 
 #include "proto/kvpool.pb-c.h"
 
-#define TEXT_MAX (64u << 10)
-
 const char *
 kvp_drain_state(const Kvp__Pb__DrainReply *msg)
 {
@@ -67,10 +65,8 @@ kvpool_drain(kvpool_t *pool, const kvpool_drain_t *drain, char *buf, size_t cap,
              const kvpool_opts_t *opts)
 {
     Kvp__Pb__Drain head = KVP__PB__DRAIN__INIT;
-    kvp_jsonw_t w;
-    kvp_query_t query = {.opcode = KVP_OP_DRAIN, .head = &head, .read = read_drain, .arg = &w};
+    kvp_query_t query = {.opcode = KVP_OP_DRAIN, .head = &head, .read = read_drain};
     kvp_apicall_t call;
-    kvp_buf_t text;
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
 
     if (err != KVP_OK) return err;
@@ -82,10 +78,5 @@ kvpool_drain(kvpool_t *pool, const kvpool_drain_t *drain, char *buf, size_t cap,
     head.no_evict = drain->no_evict != 0;
     head.deadline_ms = drain->deadline_ms;
     head.bytes_per_s = drain->bytes_per_s;
-    kvp_buf_init(&text, TEXT_MAX);
-    kvp_jsonw_init(&w, &text);
-    err = kvp_query_run(&call, &query);
-    if (err == KVP_OK) err = kvp_jsonw_give(&text, buf, cap, len_out);
-    kvp_buf_fini(&text);
-    return kvp_call_end(&call, err);
+    return kvp_call_end(&call, kvp_query_run_text(&call, &query, buf, cap, len_out));
 }

@@ -14,6 +14,7 @@
 #include "transport/all/registry.h"
 #include "transport/rdma/verbs/select.h"
 #include "common/forkguard.h"
+#include "common/jsonw.h"
 #include "common/log.h"
 #include "common/pages.h"
 #include "common/parse.h"
@@ -26,6 +27,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define QUERY_TEXT_MAX (256u << 10) /* limit of kvp_query_run_text: more than a page of sessions needs */
 
 /* ---- questions to the master: one message and one answer */
 kvp_op_session_t
@@ -130,6 +133,22 @@ kvp_query_run(kvp_apicall_t *call, kvp_query_t *query)
         if (!kvp_op_is_session_loss(err)) return err;
         query->was_cut = true;
     }
+}
+
+kvp_err_t
+kvp_query_run_text(kvp_apicall_t *call, kvp_query_t *query, char *buf, size_t cap, size_t *len_out)
+{
+    kvp_jsonw_t w;
+    kvp_buf_t text;
+    kvp_err_t err;
+
+    kvp_buf_init(&text, QUERY_TEXT_MAX);
+    kvp_jsonw_init(&w, &text);
+    query->arg = &w;
+    err = kvp_query_run(call, query);
+    if (err == KVP_OK) err = kvp_jsonw_give(&text, buf, cap, len_out);
+    kvp_buf_fini(&text);
+    return err;
 }
 
 /* Forgets the recorded tickets even without a session: no later session restores the tickets. */

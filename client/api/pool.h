@@ -134,6 +134,10 @@ typedef struct kvp_query {
     const kvp_digest_t *digests; /* the keys' digests inside the question's message */
 } kvp_query_t;
 kvp_err_t kvp_query_run(kvp_apicall_t *call, kvp_query_t *query) KVP_MUST_USE;
+/* kvp_query_run_text runs a query whose `read` writes JSON to `arg`, a kvp_jsonw_t, and copies the text to buf. Errors
+ * also of kvp_jsonw_give. */
+kvp_err_t kvp_query_run_text(kvp_apicall_t *call, kvp_query_t *query, char *buf, size_t cap, size_t *len_out)
+    KVP_MUST_USE;
 
 /* kvp_query_at returns the place of the i-th key of the question among the caller's keys. */
 static inline uint32_t

@@ -11,8 +11,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#define TEXT_MAX (256u << 10) /* more than a page of sessions needs */
-
 static void
 write_session(kvp_jsonw_t *w, const Kvp__Pb__SessionInfo *s)
 {
@@ -59,20 +57,13 @@ kvpool_sessions(kvpool_t *pool, uint64_t end, uint32_t from, char *buf, size_t c
                 const kvpool_opts_t *opts)
 {
     Kvp__Pb__Sessions head = KVP__PB__SESSIONS__INIT;
-    kvp_jsonw_t w;
-    kvp_query_t query = {.opcode = KVP_OP_SESSIONS, .head = &head, .read = read_sessions, .arg = &w};
+    kvp_query_t query = {.opcode = KVP_OP_SESSIONS, .head = &head, .read = read_sessions};
     kvp_apicall_t call;
-    kvp_buf_t text;
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
 
     if (err != KVP_OK) return err;
     if (len_out == NULL || (buf == NULL && cap > 0)) return kvp_call_end(&call, KVP_INVALID);
     head.end = end;
     head.cursor = from;
-    kvp_buf_init(&text, TEXT_MAX);
-    kvp_jsonw_init(&w, &text);
-    err = kvp_query_run(&call, &query);
-    if (err == KVP_OK) err = kvp_jsonw_give(&text, buf, cap, len_out);
-    kvp_buf_fini(&text);
-    return kvp_call_end(&call, err);
+    return kvp_call_end(&call, kvp_query_run_text(&call, &query, buf, cap, len_out));
 }

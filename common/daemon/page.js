@@ -9,9 +9,26 @@ function make(tag, attributes, ...children) {
   return node;
 }
 
+/* Asks for a token, which is kept until this tab is closed. */
+function askToken(why) {
+  if ($("token")) return;
+  const input = make("input", {id: "token", type: "password", autocomplete: "off", required: ""});
+  const form = make("form", {id: "login"}, make("label", {}, `Token (${why})`, input), make("button", {}, "Use this token"));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    sessionStorage.setItem("token", input.value.trim());
+    form.remove();
+    update();
+  });
+  document.querySelector("main").prepend(form);
+}
+
 async function get(path, body) {
-  const answer = await fetch(path, {signal: AbortSignal.timeout(5000), ...(body && {method: "POST", body: JSON.stringify(body)})});
+  const token = sessionStorage.getItem("token");
+  const answer = await fetch(path, {signal: AbortSignal.timeout(5000), headers: token ? {Authorization: `Bearer ${token}`} : {},
+    ...(body && {method: "POST", body: JSON.stringify(body)})});
   const told = await answer.json();
+  if (answer.status === 401 || answer.status === 403) askToken(told.error);
   if (!answer.ok) throw new Error(told.error || answer.statusText);
   return told;
 }

@@ -54,8 +54,7 @@ static const kvp_opt_t opts[] = {
      .help = "With --tokens: /metrics needs a token of the role `monitor`, too."},
     {KVP_OPT_TEXT("audit", kvp_node_opts_t, audit, "FILE"),
      .help = "Refusals of --http are lines of this file instead of the log: at most 100 a second, and then their "
-             "number. The file "
-             "may be moved away at any time."},
+             "number. The file may be moved away at any time."},
     {KVP_OPT(BOOL, "rest", kvp_node_opts_t, has_rest), .fallback = "no",
      .help =
          "Serve objects under /api/ of --http, to every host that reaches it: put, get, exist, remove, remove_all."},

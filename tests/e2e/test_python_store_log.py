@@ -22,14 +22,11 @@ def store(pool, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", types.ModuleType("safetensors"))
     monkeypatch.setitem(sys.modules, "safetensors.torch", library)
     monkeypatch.setattr(handle, "get_tensor", lambda key: object())
-    handle.nodes = list(handle._nodes().values())
     yield handle
     assert handle.close() == 0
 
 
 CALLS = {
-    "create_copy_task": lambda store: store.create_copy_task(LONG, store.nodes) == ((0, 0), -1012),
-    "create_move_task": lambda store: store.create_move_task(LONG, store.nodes[0], store.nodes[1]) == ((0, 0), -1012),
     "mount_segment": lambda store: store.mount_segment(LONG, 4096)["ret"] == -1,
     "put_tensor": lambda store: store.put_tensor(LONG, 7) == -600,
     "put, divided": lambda store: store.put_tensor_with_parallelism(LONG.encode(), 7) == -600,
@@ -39,13 +36,9 @@ CALLS = {
 }
 
 
-@pytest.mark.pool(nodes=2)
 @pytest.mark.parametrize("how", CALLS)
 def test_failures_do_not_fill_the_log(store, caplog, monkeypatch, how):
     """The first, then one a second with how many were left out, and no key is longer than a line."""
-    if how == "create_move_task":
-        lies = store.get_replica_desc(LONG)[0].get_memory_descriptor().buffer_descriptor.transport_endpoint
-        store.nodes.sort(key=lambda at: at != lies)
     now = [100.0]
     monkeypatch.setattr(_telling, "monotonic", lambda: now[0])
     assert all([CALLS[how](store) for _ in range(100)])

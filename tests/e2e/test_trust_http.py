@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from browser import CHROMIUM, browser  # noqa: F401: a fixture
 from conftest import ask_http, wait_until
 from trusted import Trusted
 
@@ -95,6 +96,18 @@ def test_each_path_needs_its_role(ports):
             assert ports.ask(where, request)[0] != 401, (where, request)
     for name in ("master", "node", "conductor"):
         assert re.search("part=audit msg=refused .*what=\"GET /metrics\" result=401 ", ports.daemons[name].log()), name
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here (a Debian package)")
+def test_the_pages_ask_for_a_token(ports, browser):  # noqa: F811
+    """Fails if a page shows nothing while tokens are needed, or takes a wrong one."""
+    for where, role, shows in (("master", "monitor", "1 of 1"), ("conductor", "admin", "0 publishers")):
+        browser.open(f"http://{ports.at[where]}/")
+        for token in ("kvp_wrong", ports.tokens[role]):
+            browser.shows("Use this token", "#login")
+            browser.get(f"(() => {{ const f = document.getElementById('login'); f.elements[0].value = '{token}'; f.requestSubmit(); }})()")
+        browser.shows(shows)
+        assert not browser.text("#login")
 
 
 def test_tokens_that_do_not_suffice(ports):

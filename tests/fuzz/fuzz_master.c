@@ -554,7 +554,7 @@ check_stats(const world_t *w)
 
     assert_in_range(stats.memory_bytes, 0, MEMORY_MAX);
     assert_in_range(stats.used_bytes, 0, stats.size_bytes);
-    assert_in_range(stats.retiring_bytes, 0, stats.used_bytes);
+    assert_in_range(stats.retiring_bytes, 0, stats.used_bytes + stats.draining_bytes);
     assert_in_range(stats.quarantine_bytes, 0, stats.retiring_bytes);
 }
 
