@@ -17,7 +17,9 @@
 #define FILTER_BITS 16384u /* a filter of hot keys that fits in the first-level cache */
 #define CELLS 1024u /* cells of Space-Saving (Metwally et al., 2005), which finds the keys that are asked for most */
 #define CELL_HEADS 2048u
-#define CELL_ROUND 512u /* the hot keys are chosen again after this many counted uses */
+/* the hot keys are chosen again after this many counted uses */
+#define CELL_ROUND_FIRST 512u
+#define CELL_ROUND_LATER 1024u
 #define HOT_MIN 6u /* a hot key was counted more often than this */
 #define SKIP_FIRST 16u /* every 16th use is counted for the hot keys, and later every 128th */
 #define SKIP_LATER 128u
@@ -334,8 +336,7 @@ choose_hot(kvp_curve_t *c)
     for (uint32_t i = 0; i < NODES; i++) { /* keys that are hot no more first: that makes room for new ones */
         const cell_t *cell;
 
-        if (*head_of(c, c->nodes[i].hash) == NONE || find_node(c, c->nodes[i].hash) != i || !is_hot(&c->nodes[i]))
-            continue;
+        if (!is_hot(&c->nodes[i]) || find_node(c, c->nodes[i].hash) != i) continue; /* sampled, or unused */
         cell = cell_at(c, c->nodes[i].hash);
         if (cell == NULL || cell->count - cell->error <= least) demote_node(c, i);
     }
@@ -391,7 +392,7 @@ count_use(kvp_curve_t *c, uint64_t hash)
         link_cell(c, at);
     }
     cell->count++;
-    if (++c->counted_n % CELL_ROUND == 0) choose_hot(c);
+    if (++c->counted_n % (c->uses < SKIP_CHANGE ? CELL_ROUND_FIRST : CELL_ROUND_LATER) == 0) choose_hot(c);
 }
 
 /* ---- uses */
