@@ -170,6 +170,16 @@ kvp_place_at(const kvp_place_t *places, const kvp_chunk_t *c, uint32_t slot)
     return i;
 }
 
+uint32_t
+kvp_place_in(const kvp_catalog_t *cat, const kvp_place_t *places, uint32_t n, uint32_t segment)
+{
+    uint32_t i = 0;
+
+    while (i < n && kvp_place_chunk(cat, &places[i])->segment->id != segment)
+        i++;
+    return i;
+}
+
 void
 kvp_copy_set_long_key(kvp_catalog_t *cat, uint32_t oid, const kvp_chunk_t *c, uint32_t slot, uint32_t long_key_slot)
 {

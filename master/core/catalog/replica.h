@@ -42,9 +42,11 @@ kvp_obj_tenant(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {
     return kvp_obj_chunk(cat, o)->tenant;
 }
-/* kvp_place_at returns the index in `places` of the place with this extent, which must be there. kvp_place_key_off
+/* kvp_place_at returns the index in `places` of the place with this extent, which must be there. kvp_place_in returns
+ * the index of the first of n places that lies in the segment with this id; n = none. kvp_place_key_off
  * returns the offset of the place's key in the chunk's metadata, in units of 64 bytes. */
 uint32_t kvp_place_at(const kvp_place_t *places, const kvp_chunk_t *c, uint32_t slot);
+uint32_t kvp_place_in(const kvp_catalog_t *cat, const kvp_place_t *places, uint32_t n, uint32_t segment);
 uint32_t kvp_place_key_off(const kvp_chunk_t *c, const kvp_place_t *at);
 kvp_place_t kvp_obj_place(const kvp_catalog_t *cat, const kvp_obj_t *o); /* place of the first copy in memory */
 uint32_t kvp_obj_places(const kvp_catalog_t *cat, const kvp_obj_t *o,

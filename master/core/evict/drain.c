@@ -80,10 +80,8 @@ free_bytes(const kvp_segment_t *g)
 static bool
 may_take(const kvp_evict_t *ev, const kvp_segment_t *g, uint64_t bytes, const kvp_place_t *places, uint32_t n)
 {
-    if (!g->can_copy || g->chunk_bytes < bytes || kvp_segment_is_passed_over(ev->cat, g)) return false;
-    for (uint32_t i = 0; i < n; i++)
-        if (kvp_place_chunk(ev->cat, &places[i])->segment == g) return false;
-    return true;
+    return g->can_copy && g->chunk_bytes >= bytes && !kvp_segment_is_passed_over(ev->cat, g) &&
+           kvp_place_in(ev->cat, places, n, g->id) == n;
 }
 
 /* Begins a copy in one of the segments that accept puts: of two drawn at random the emptier one, then others that have

@@ -94,17 +94,6 @@ count_failure(kvp_evict_t *ev, kvp_task_t *task, kvp_err_t err)
     if (++task->failed == FAILED_MAX) end_task(ev, task, KVP_TASK_FAILED, err);
 }
 
-/* Returns the index of the object's copy in the segment; n = none. */
-static uint32_t
-place_in(const kvp_evict_t *ev, const kvp_place_t *places, uint32_t n, uint32_t segment)
-{
-    uint32_t i = 0;
-
-    while (i < n && kvp_place_chunk(ev->cat, &places[i])->segment->id != segment)
-        i++;
-    return i;
-}
-
 /* Begins the next copy, or waits for the one that is being made. Returns true when all copies are there. */
 static bool
 make_copies(kvp_evict_t *ev, kvp_task_t *task, uint32_t oid, const kvp_place_t *places, uint32_t n)
@@ -116,7 +105,7 @@ make_copies(kvp_evict_t *ev, kvp_task_t *task, uint32_t oid, const kvp_place_t *
     uint32_t at;
     kvp_err_t err;
 
-    while (task->at < task->to_n && place_in(ev, places, n, task->to[task->at]) < n) {
+    while (task->at < task->to_n && kvp_place_in(ev->cat, places, n, task->to[task->at]) < n) {
         task->at++;
         task->failed = 0;
         task->is_ordered = false;
@@ -134,7 +123,7 @@ make_copies(kvp_evict_t *ev, kvp_task_t *task, uint32_t oid, const kvp_place_t *
         end_task(ev, task, KVP_TASK_FAILED, n == KVP_REPLICAS_MAX ? KVP_LIMIT : KVP_NO_SEGMENT);
         return false;
     }
-    at = place_in(ev, places, n, task->from) % n;
+    at = kvp_place_in(ev->cat, places, n, task->from) % n;
     from = kvp_place_chunk(ev->cat, &places[at])->segment;
     for (uint32_t i = 0; i < n && from->state == KVP_SEG_LOST; i++)
         from = kvp_place_chunk(ev->cat, &places[at = i])->segment;
@@ -169,7 +158,7 @@ go_on(kvp_evict_t *ev, kvp_task_t *task)
         if (!make_copies(ev, task, oid, places, n)) return;
         task->after = ev->space->drain_end = ev->cat->log->end; /* asks for a sync of the log */
     }
-    at = task->from == 0 ? n : place_in(ev, places, n, task->from);
+    at = task->from == 0 ? n : kvp_place_in(ev->cat, places, n, task->from);
     if (at < n && n > 1)
         kvp_leaving_begin(ev->prot, oid, &places[at], UINT64_MAX);
     else if (at < n)

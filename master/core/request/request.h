@@ -78,8 +78,10 @@ void kvp_on_reclaim(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 /* Handlers in status.c. */
 void kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 
-/* Handlers in snapshot.c. */
+/* Handler in sessions.c. */
 void kvp_on_sessions(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+
+/* Handler in snapshot.c. */
 void kvp_on_snapshot(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 
 /* Handlers in retired.c. */

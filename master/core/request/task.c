@@ -17,11 +17,9 @@ static bool
 has_copy_in(const kvp_master_t *m, const kvp_obj_t *o, uint32_t segment)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n = kvp_obj_places(&m->cat, o, places);
+    const uint32_t n = kvp_obj_places(&m->cat, o, places);
 
-    while (n > 0 && kvp_place_chunk(&m->cat, &places[n - 1])->segment->id != segment)
-        n--;
-    return n > 0;
+    return kvp_place_in(&m->cat, places, n, segment) < n;
 }
 
 /* Returns the error for a new task, with its reason, or OK with the object. */

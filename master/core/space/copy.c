@@ -171,8 +171,7 @@ is_wanted(kvp_space_t *sp, const kvp_copy_t *copy, const kvp_obj_t *o)
     uint32_t n = kvp_obj_places(sp->cat, o, places);
 
     if (n == 0 || n == KVP_REPLICAS_MAX || kvp_obj_version(o) <= kvp_obj_tenant(sp->cat, o)->min_version) return false;
-    for (uint32_t i = 0; i < n; i++)
-        if (kvp_place_chunk(sp->cat, &places[i])->segment == copy->target) return false;
+    if (kvp_place_in(sp->cat, places, n, copy->target->id) < n) return false;
     return copy->is_asked || g == NULL || g->drain != NULL || g->state != KVP_SEG_UP;
 }
 
@@ -201,11 +200,12 @@ leave_source(kvp_space_t *sp, kvp_copy_t *copy, uint32_t oid)
 {
     const kvp_segment_t *g = source_segment(sp, copy);
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n = kvp_obj_places(sp->cat, kvp_obj(sp->cat->index, oid), places);
+    uint32_t n, at;
 
-    for (uint32_t i = 0; i < n && g != NULL && g->drain != NULL; i++)
-        if (kvp_place_chunk(sp->cat, &places[i])->segment == g)
-            kvp_leaving_begin(sp->prot, oid, &places[i], g->drain->deadline_ns);
+    if (g == NULL || g->drain == NULL) return;
+    n = kvp_obj_places(sp->cat, kvp_obj(sp->cat->index, oid), places);
+    at = kvp_place_in(sp->cat, places, n, g->id);
+    if (at < n) kvp_leaving_begin(sp->prot, oid, &places[at], g->drain->deadline_ns);
 }
 
 /* Lets the source's node check the copy that could not be read. */
