@@ -2,6 +2,7 @@
 """What the command line asks and shows on a terminal: the question before many keys are removed, and progress."""
 import contextlib
 import re
+import time
 
 import pytest
 
@@ -10,12 +11,20 @@ from conftest import SLOW, TIER, wait_until
 from test_top import Terminal
 
 
-def on_terminal(bench, keys, *args):
-    """Runs a verb on a terminal, types the keys at its question, and returns all that it printed and its exit code."""
+def on_terminal(bench, keys, *args, slowly=None):
+    """Runs a verb on a terminal, types the keys at its question, and returns all that it printed and its exit code.
+
+    slowly: a daemon that runs for about a millisecond in twenty meanwhile, for two seconds at most."""
     terminal = Terminal(bench, *args)
     if keys is not None:
         wait_until(lambda: "Type yes to go on" in terminal.plain(), 20, "the question")
         terminal.type(keys)
+    end = time.monotonic() + 2
+    while slowly and terminal.proc.poll() is None and time.monotonic() < end:
+        slowly.freeze()
+        terminal.plain()
+        time.sleep(0.02)
+        slowly.thaw()
     wait_until(lambda: (terminal.plain(), terminal.proc.poll())[1] is not None, 60, "the end")
     return terminal.plain(), terminal.proc.returncode
 
@@ -113,9 +122,9 @@ def test_fsck_and_snapshot_show_progress(make_pool, bench):
     pool = make_pool(nodes=2, memory="64MiB", data_dir=f"{bench.home}/data")
     client = Shell(bench, pool.addr, "client", **PATHS["shm"])
     for n, verb, shown, end in ((50000, "fsck", "keys", r"  verdict +clean\n.*\n  node\d +\d+ "),
-                                (400000, "snapshot", "objects written", r"\n  objects +400000\n")):
+                                (200000, "snapshot", "objects written", r"\n  objects +200000\n")):
         assert client(f"bput {verb}/ 0 {n - stored(pool)} 64")["results"].keys() == {"OK"}
-        said, code = on_terminal(bench, None, verb, "--master", pool.addr)
+        said, code = on_terminal(bench, None, verb, "--master", pool.addr, slowly=pool.master)
         assert code == 0 and re.search(rf"\d %, \d+ of {n} {shown}, \d+ s left", said) and re.search(end, said, re.S), said[-2000:]
         assert "left" not in said[said.rindex("\x1b[K"):], said[-2000:]
         r = pool.kvpool(verb, "--json")
