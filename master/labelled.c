@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define LABEL_MAX (2 * KVP_NAME_MAX + 1)
-#define EVICTIONS 4u /* index of node_evictions_total in the tables of write_nodes, which is of memory alone */
+#define EVICTIONS 5u /* index of node_evictions_total in the tables of write_nodes, which is of memory alone */
 
 void
 kvp_labelled_copy(kvp_labelled_t *f, const kvp_master_t *master)
@@ -41,8 +41,9 @@ kvp_labelled_value(kvp_buf_t *out, const char *name, const char *labels, double 
 static double
 node_value(const kvp_master_node_t *node, uint32_t which)
 {
-    const double values[] = {node->is_up, (double)node->size_bytes, (double)node->used_bytes, (double)node->objects,
-                             (double)node->evictions};
+    const double values[] = {
+        node->is_up,           node->is_drained,       (double)node->size_bytes, (double)node->used_bytes,
+        (double)node->objects, (double)node->evictions};
 
     return values[which];
 }
@@ -51,6 +52,7 @@ static void
 write_nodes(const kvp_labelled_t *f, kvp_buf_t *out)
 {
     static const char *const names[][2] = {{"node_up", "1 = the node is connected, and its segment accepts objects"},
+                                           {"node_drained", "1 = the node drains, and no object is left"},
                                            {"node_size_bytes", "bytes of the segment"},
                                            {"node_used_bytes", "bytes of it in use"},
                                            {"node_objects", "objects in the segment"},

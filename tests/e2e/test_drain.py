@@ -77,6 +77,7 @@ def test_drained_node_may_be_killed(make_pool, path):
     assert re.search(r"^  node1 +away \(drained\) +- ", pool.kvpool("node", "ls").text, re.M)
     wait_until(lambda: {"away (drained)", "up"} == {n["state"] for n in json.loads(pool.master.http_get("/overview")[1])["nodes"]}, 3,
                "the page to say so")
+    assert 'kvpool_master_node_drained{node="node1",tier="memory"} 1\n' in pool.master.http_get("/metrics")[1]
     assert "node_drained" in {it["code"] for it in pool.kvpool("doctor", "--json").json["findings"]}
     assert client("all force=1")["removed"] == len(long_keys) + sum(n for n, _ in sizes.values())
 
