@@ -9,7 +9,7 @@ import time
 import pytest
 
 from clients import PATHS, Board, Load, Shell, figures, free_ports, slow, work
-from conftest import SLOW, TIER, chat_trace, wait_until
+from conftest import RDMA, SLOW, TIER, chat_trace, wait_until
 from standby import Masters, needs_etcd
 
 MIB = 1 << 20
@@ -39,7 +39,7 @@ def test_drained_node_may_be_killed(make_pool, path):
     """Fails if an object of a drained node, of any size, with a long key, a pin or a group, is lost or wrong when the node is killed
     after the drain; if a put goes to a draining node; or if a drain evicts although there is room.
     """
-    node_args = () if path == "shm" else ("--transports", "tcp")
+    node_args = () if path == "shm" or RDMA else ("--transports", "tcp")
     pool = make_pool(nodes=0)
     for i in (1, 2):
         pool.add_node(f"node{i}", "64MiB", *node_args, *(("--host-id", f"host-{i}") if path == "tcp" else ()))

@@ -13,6 +13,7 @@ PART = [
     "test_smoke.py::test_put_get_exists_rm",
     "test_smoke.py::test_sizes_round_trip",
     "test_copies.py::test_upsert_of_copies",
+    "test_drain.py::test_drained_node_may_be_killed[tcp]",
     "test_put_killed.py::test_killed_at_this_byte[3158073-tcp]",
     "test_known.py::test_removal_is_seen[tcp]",
     "test_known.py::test_bump_is_never_read_after",
