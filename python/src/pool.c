@@ -9,7 +9,8 @@
 
 #define DETAIL_BYTES 512
 #define SSD_MAX 16
-#define FIRST_GUESS 4096u /* first guess of an object's length; a wrong guess costs a second call of the library */
+#define FIRST_GUESS 4096u /* first guess of an object's length; a short guess costs a second call of the library */
+#define GUESS_KEPT (16u << 20) /* guesses up to this length stay when shorter values come */
 
 #define CODE_INVALID (-600) /* the drop-in API's code for many different errors, so the name of the error is logged */
 
@@ -346,7 +347,7 @@ pool_get(kvpy_pool_t *self, PyObject *args)
         Py_DECREF(bytes);
         return number_or_code(self, kvpy_lookup_err(self, err));
     }
-    self->guess = len;
+    if (len > self->guess || self->guess > GUESS_KEPT) self->guess = len;
     if (len == (size_t)PyBytes_Size(bytes)) return bytes;
     longer = bytes;
     bytes = PyBytes_FromStringAndSize(PyBytes_AsString(longer), (Py_ssize_t)len);
