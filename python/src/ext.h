@@ -25,7 +25,7 @@ typedef struct {
     PyObject_HEAD kvpool_t *pool; /* the library's handle; NULL = never opened */
     bool is_dropin; /* errors are returned as the codes of the drop-in API (mooncake) */
     uint32_t deadline_ms; /* deadline of a call that gives none; 0 = the library's default */
-    size_t guess; /* for the length of get's next value: the longest or last length so far; 0 = none has come */
+    size_t guess; /* of the length of the next value that get returns: the longest or last so far; 0 = none has come */
     bool is_closing;
     Py_ssize_t exports_n; /* number of buffers that views export */
     /* called with name and text of an error that the drop-in API reports as INVALID; NULL = none */
