@@ -53,6 +53,7 @@ typedef struct {
     uint64_t slow_call_ns;
     uint64_t why_bytes;
     uint64_t term;
+    uint64_t hot_bytes, hot_window_ns;
     int sync; /* kvp_log_sync_t */
     int ssd_admission; /* 1 = used */
     const char *etcd, *cluster, *etcd_ca, *etcd_cert, *etcd_key, *etcd_user, *etcd_password_file;
@@ -101,6 +102,12 @@ static const kvp_opt_t opts[] = {
     {KVP_OPT(ENUM, "ssd-admission", settings_t, ssd_admission), .choices = "all|used", .fallback = "all",
      .help = "The objects that are written to a node's SSD before they leave memory: all, or (`used`, to make SSDs "
              "last longer) only objects that a client asked for after the put."},
+    {KVP_OPT(BYTES, "hot-rate", settings_t, hot_bytes), .fallback = "32MB", .max = 1ull << 40,
+     .help = "An object that one host reads from other hosts at this rate, or all hosts at four times this rate, gets "
+             "another copy. Bytes a second; 0 = no object does."},
+    {KVP_OPT(DURATION_NS, "hot-window", settings_t, hot_window_ns), .fallback = "10s", .min = 100 * KVP_NS_PER_MS,
+     .max = 3600 * KVP_NS_PER_S,
+     .help = "The time over which --hot-rate is measured. Two such times make a copy; six under a quarter end it."},
     {KVP_OPT_TEXT("etcd", settings_t, etcd, "URL[,URL]"),
      .help = "The members of etcd, for the election among several masters. Without it this is the pool's only master."},
     {KVP_OPT(STRING, "cluster", settings_t, cluster), .fallback = "kvpool", .metavar = "NAME",
@@ -446,6 +453,8 @@ build_core(daemon_t *d, const settings_t *s)
         .has_journal = has_log,
         .log_sync = is_kept ? (kvp_log_sync_t)s->sync : KVP_LOG_SYNC_NONE,
         .log_names_gone = s->events.endpoint != NULL,
+        .hot_bytes_per_s = s->hot_bytes,
+        .hot_window_ns = s->hot_window_ns,
         .ssd_wants_use = s->ssd_admission == 1,
         .host_id = d->host_id,
         .unix_path = kvp_server_unix_path(d->server),

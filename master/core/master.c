@@ -19,6 +19,7 @@
 #include "master/core/evict/tasks.h"
 #include "master/core/evict/evacuate.h"
 #include "master/core/evict/eviction.h"
+#include "master/core/evict/hot.h"
 #include "master/core/evict/rebalance.h"
 #include "master/core/evict/window.h"
 #include "master/core/log/journal.h"
@@ -104,6 +105,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     if (m->ctx.conf.report_grace_ns == 0) m->ctx.conf.report_grace_ns = m->ctx.conf.node_grace_ns;
     if (m->ctx.conf.location_lease_ns == 0) m->ctx.conf.location_lease_ns = KVP_MS(1000);
     if (m->ctx.conf.location_grace_ns == 0) m->ctx.conf.location_grace_ns = KVP_MS(10000);
+    if (m->ctx.conf.hot_window_ns == 0) m->ctx.conf.hot_window_ns = KVP_MS(10000);
     if (m->ctx.conf.max_sessions == 0) m->ctx.conf.max_sessions = 65536;
     if (m->ctx.conf.attempt_bytes == 0) m->ctx.conf.attempt_bytes = 4ull << 30;
     snprintf(m->host_id, sizeof m->host_id, "%s", conf->host_id);
@@ -193,6 +195,7 @@ kvp_master_destroy(kvp_master_t *m)
     kvp_groups_fini(&m->prot);
     kvp_leaving_fini(&m->prot);
     kvp_tasks_fini(&m->evict);
+    kvp_hot_fini(&m->evict);
     kvp_umap_fini(&m->space.copying);
     kvp_ptab_fini(&m->space.copies);
     kvp_objindex_destroy(m->cat.index);
@@ -289,6 +292,7 @@ timed_tick(kvp_master_t *m)
     kvp_evict_ahead_tick(&m->evict);
     kvp_drain_tick(&m->evict);
     kvp_tasks_tick(&m->evict);
+    kvp_hot_tick(&m->evict);
     kvp_asks_tick(&m->cat);
     m->ctx.is_behind = m->ctx.slice_left == 0;
 }

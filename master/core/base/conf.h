@@ -48,6 +48,10 @@ typedef struct {
     bool is_elected;
     /* flag: removal records in the log contain the object's key, for readers that keep no index (master/events) */
     bool log_names_gone;
+    /* An object that one host reads at this rate from others, or all hosts at four times this rate, gets a copy on
+     * another node: evict/hot.h. 0 = none does, and answers name copies in the order of the log. */
+    uint64_t hot_bytes_per_s;
+    uint64_t hot_window_ns; /* length of the windows in which these reads are counted; 0 = 10 s */
     bool ssd_wants_use; /* flag: objects that were not read since their put are not written to an SSD */
     kvp_log_sync_t log_sync;
 } kvp_master_conf_t;
@@ -134,6 +138,9 @@ typedef struct {
     X(moved, "objects moved off draining nodes")                                                                       \
     X(moved_bytes, "payload bytes of them")                                                                            \
     X(copies_failed, "copies for drains that failed, and are tried again")                                             \
+    X(hot_copies, "copies made of objects that other hosts read much")                                                 \
+    X(hot_bytes, "payload bytes of them")                                                                              \
+    X(hot_dropped, "of these copies, those that were dropped again")                                                   \
     X(retires, "extents retired")                                                                                      \
     X(fences, "clients fenced")                                                                                        \
     X(sessions_expired, "sessions ended for silence")                                                                  \

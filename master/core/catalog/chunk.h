@@ -146,6 +146,8 @@ struct kvp_segment {
     uint8_t can_copy; /* 1 = the node carries out COPY */
     kvp_list_t copies; /* kvp_copy_t: copies to this segment for which no order was sent yet */
     uint64_t copying_bytes; /* bytes of all copies to this segment that are not answered */
+    /* of hot copies: their bytes, and the samples of reads from this segment in the window: evict/hot.c */
+    uint64_t hot_bytes, hot_served;
     kvp_drain_t *drain; /* owned; NULL = the segment is not being drained */
     uint64_t room_ns; /* time at which a load last got memory, or loads began to wait for memory; 0 = not yet known */
     kvp_scan_t room_scan; /* position at which the search for victims that make room for loads continues */

@@ -321,26 +321,39 @@ kvp_place_wire(const kvp_catalog_t *cat, const kvp_place_t *at, kvp_wire_loc_t *
     };
 }
 
+/* Begins the n places with another one, and keeps their order otherwise. */
+static void
+turn_locs(kvp_wire_loc_t *locs, uint32_t n, uint32_t turn)
+{
+    kvp_wire_loc_t was[KVP_REPLICAS_MAX];
+
+    memcpy(was, locs, n * sizeof *locs);
+    for (uint32_t i = 0; i < n; i++)
+        locs[i] = was[(i + turn) % n];
+}
+
 void
-kvp_obj_wire(const kvp_catalog_t *cat, const kvp_obj_t *o, const char *host_id, kvp_wire_obj_t *obj,
+kvp_obj_wire(const kvp_catalog_t *cat, const kvp_obj_t *o, const char *host_id, uint32_t turn, kvp_wire_obj_t *obj,
              kvp_wire_loc_t locs[KVP_REPLICAS_MAX])
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n = kvp_obj_places(cat, o, places), nloc = 0;
+    uint32_t n = kvp_obj_places(cat, o, places), nloc = 0, own_n = 0;
 
     for (uint32_t i = 0; i < n; i++) {
         const kvp_chunk_t *c = kvp_place_chunk(cat, &places[i]);
 
         if (!is_served(cat, o, places, n, i)) continue;
         kvp_place_wire(cat, &places[i], &locs[nloc]);
-        if (nloc > 0 && strcmp(c->segment->host_id, host_id) == 0) {
+        if (n > 1 && strcmp(c->segment->host_id, host_id) == 0) {
             kvp_wire_loc_t own = locs[nloc];
 
             locs[nloc] = locs[0];
             locs[0] = own;
+            own_n = 1;
         }
         nloc++;
     }
+    if (turn > 0 && nloc - own_n > 1) turn_locs(&locs[own_n], nloc - own_n, turn);
     *obj = (kvp_wire_obj_t){
         .err = KVP_OK,
         .nloc = nloc,

@@ -29,6 +29,9 @@ typedef struct kvp_evict {
     uint64_t tasks_n; /* number of tasks that were made */
     kvp_list_t open_tasks; /* unfinished ones */
     uint32_t open_tasks_n;
+    /* bytes that are read before the next read is a sample of hot.c; its table; NULL = there was no sample */
+    int64_t hot_left;
+    struct kvp_hot *hot;
     uint64_t puts_seen; /* value of the statistic put_begins at the last kvp_evict_reserve */
 } kvp_evict_t;
 

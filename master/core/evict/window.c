@@ -25,6 +25,7 @@
 #include "master/core/catalog/tenant.h"
 #include "master/core/evict/evacuate.h"
 #include "master/core/evict/eviction.h"
+#include "master/core/evict/hot.h"
 #include "master/core/evict/rebalance.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/group.h"
@@ -600,6 +601,7 @@ kvp_evict_for(kvp_evict_t *ev, kvp_put_key_t *k)
     /* nothing has changed since the last search */
     if (k->is_scanned && k->scan_news == ev->ctx->space_news) return KVP_NO_SPACE;
     if (kvp_evict_is_early(ev)) return KVP_NO_SPACE;
+    kvp_hot_make_room(ev, k->attempt->bytes);
     kvp_rebalance_look(ev, k->attempt->tenant, k->attempt->bytes);
     ev->takes = k->takes;
     ev->met = 0;

@@ -10,6 +10,7 @@
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"
+#include "master/core/evict/hot.h"
 #include "master/core/log/journal.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/gone.h"
@@ -34,6 +35,7 @@
 #define STAGE_RETRY_MS 1u /* time after which a client asks again for an object that is being loaded */
 #define AWAY_RETRY_MS 5u /* time after which a client asks again for an object whose node has not reconnected */
 #define LIST_BYTES_MAX (256u << 10)
+#define USED_BYTES_MAX (1ull << 50) /* limit of the bytes that a client may say it has read: a sum of them fits */
 
 /* Returns the digests after a message head, at most max of them. NULL: the message was malformed, and the connection
  * is closed. */
@@ -139,7 +141,7 @@ append_found(const kvp_master_t *m, const kvp_session_t *s, const got_t *got, co
             if (is_staging && kvp_obj_up_n(&m->cat, o) == 0)
                 obj.err = loading_err(m, got->oids[i], got->waited == NULL ? NULL : &got->waited[i]);
             else
-                kvp_obj_wire(&m->cat, o, s->host_id, &obj, locs);
+                kvp_obj_wire(&m->cat, o, s->host_id, m->ctx.conf.hot_bytes_per_s == 0 ? 0 : s->number, &obj, locs);
         } else if (is_away(m, s, got->oids[i])) {
             obj.err = is_staging && is_coming(m, got->oids[i]) ? KVP_RETRY_AFTER : KVP_NODE_LOST;
         }
@@ -269,7 +271,10 @@ answer_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const kvp_st
     }
     for (uint32_t i = 0; i < got.found_n; i++) {
         reply.nloc += kvp_obj_served_n(&m->cat, kvp_obj(m->cat.index, got.found[i]));
-        if (!msg->no_hold) m->ctx.st.get_bytes += kvp_obj_len(&m->cat, kvp_obj(m->cat.index, got.found[i]));
+        if (msg->no_hold) continue;
+        const uint64_t len = kvp_obj_len(&m->cat, kvp_obj(m->cat.index, got.found[i]));
+        m->ctx.st.get_bytes += len;
+        kvp_hot_read(&m->evict, s, got.found[i], len);
     }
     reply.n = msg->n;
     reply.is_leased = msg->wants_lease;
@@ -383,7 +388,9 @@ kvp_on_used(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_asks_read(&m->cat, s->tenant, used[i].digest, used[i].reads);
         kvp_victim_used(&m->prot, oid);
         m->ctx.st.used++;
-        m->ctx.st.get_bytes += used[i].reads * kvp_obj_len(&m->cat, kvp_obj(m->cat.index, oid));
+        const uint64_t bytes = used[i].reads * kvp_obj_len(&m->cat, kvp_obj(m->cat.index, oid));
+        m->ctx.st.get_bytes += bytes;
+        kvp_hot_read(&m->evict, s, oid, kvp_min_u64(bytes, USED_BYTES_MAX));
     }
     kvp_reply_plain(&m->peers, s, &f->hdr, KVP_OK, "");
     kvp_pb_free(&pb, msg);

@@ -16,6 +16,7 @@
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/group.h"
 #include "master/core/protect/leaving.h"
+#include "master/core/protect/lease.h"
 #include "master/core/protect/pin.h"
 #include "master/core/space/check.h"
 #include "master/core/space/drop.h"
@@ -208,6 +209,15 @@ leave_source(kvp_space_t *sp, kvp_copy_t *copy, uint32_t oid)
     if (at < n) kvp_leaving_begin(sp->prot, oid, &places[at], g->drain->deadline_ns);
 }
 
+/* Clients that know a place of the object ask again, and learn the copy. */
+static void
+tell_readers(const kvp_space_t *sp, const kvp_copy_t *copy, const kvp_obj_t *o)
+{
+    kvp_revoke(kvp_obj_tenant(sp->cat, o), copy->digest);
+    sp->ctx->st.hot_copies++;
+    sp->ctx->st.hot_bytes += copy->len;
+}
+
 /* Lets the source's node check the copy that could not be read. */
 static void
 check_source(kvp_space_t *sp, const kvp_copy_t *copy, const kvp_obj_t *o)
@@ -228,6 +238,7 @@ kvp_copy_answered(kvp_space_t *sp, kvp_copy_t *copy, uint8_t answer)
         is_wanted(sp, copy, o)) {
         enter_copy(sp, copy, oid);
         leave_source(sp, copy, oid);
+        if (copy->is_hot) tell_readers(sp, copy, o);
     } else if (o != NULL && answer == KVP_COPY_STALE) {
         check_source(sp, copy, o);
     }

@@ -21,6 +21,7 @@ typedef struct {
     uint32_t source; /* id of the segment that the object is moved from */
     bool is_sent; /* flag: the order was sent to the target's node */
     bool is_asked; /* flag: a client asked for the copy, which stays without a drain */
+    bool is_hot; /* flag: the object is read much, and its readers are told of the copy */
     bool is_orphan; /* flag: the object was removed or replaced meanwhile */
     kvp_digest_t digest;
     uint64_t version, len;
