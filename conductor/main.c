@@ -13,6 +13,7 @@
 #include "common/rlimits.h"
 #include "common/stdfd.h"
 #include "common/thread.h"
+#include "common/trust/creds.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +26,7 @@ enum { POLICY_ROUTER, POLICY_ROUND_ROBIN }; /* values of --policy, in the order 
 typedef struct {
     kvp_hostport_t http;
     const char *data_dir, *publishers, *token_file, *api_keys, *audit;
-    bool has_metrics_token;
+    bool has_metrics_token, is_insecure;
     uint64_t hash_seed, blocks_max;
     kvp_hostport_t proxy; /* address of the proxy's port; host "" = no proxy */
     kvp_strings_t prefill, decode, replica;
@@ -44,6 +45,9 @@ static const kvp_opt_t opts[] = {
              "token whose role allows the request. The file is read again when it changes."},
     {KVP_OPT(BOOL, "metrics-token", settings_t, has_metrics_token),
      .help = "With --tokens: /metrics needs a token of the role `monitor`, too."},
+    {KVP_OPT(BOOL, "insecure", settings_t, is_insecure),
+     .help = "Opens --http without tokens at an address that other hosts reach: every host that connects can then "
+             "register engines and change the proxy's servers. Without this option such an address is refused."},
     {KVP_OPT_TEXT("audit", settings_t, audit, "FILE"),
      .help = "Refusals of --http and --proxy are lines of this file instead of the log: at most 100 a second, and then "
              "their number. The file may be moved away at any time."},
@@ -202,9 +206,10 @@ has_instances(void *arg)
 static kvp_err_t
 build_parts(daemon_t *d, const settings_t *s)
 {
-    kvp_err_t err = kvp_daemon_may_listen("--http", &s->http, s->token_file != NULL, "--tokens");
+    char text[KVP_HOSTPORT_TEXT_MAX];
+    kvp_err_t err = kvp_may_listen("--http", &s->http, s->token_file != NULL, "--tokens", s->is_insecure);
 
-    if (err == KVP_OK) err = kvp_daemon_may_listen("--proxy", &s->proxy, s->api_keys != NULL, "--api-keys");
+    if (err == KVP_OK) err = kvp_may_listen("--proxy", &s->proxy, s->api_keys != NULL, "--api-keys", true);
     if (err != KVP_OK) return err;
     const int rc = uv_loop_init(&d->uv);
 
@@ -240,7 +245,12 @@ build_parts(daemon_t *d, const settings_t *s)
     if (s->policy == POLICY_ROUTER)
         kvp_proxy_route_by(d->proxy, &d->bound, kvp_http_own_token(d->http), has_instances, d->registry);
     kvp_proxy_report_to(d->proxy, note_left_out, d->api.routes);
-    return kvp_proxy_start(d->proxy, &d->proxy_bound);
+    err = kvp_proxy_start(d->proxy, &d->proxy_bound);
+    if (err == KVP_OK && s->api_keys == NULL && !kvp_hostport_is_loopback(&s->proxy))
+        kvp_log_warn("proxy",
+                     "clients need no key (--api-keys): every host that connects here can send prompts listen=%s",
+                     kvp_format_hostport(&d->proxy_bound, text));
+    return err;
 }
 
 static void

@@ -165,6 +165,9 @@ static const kvp_opt_t opts[] = {
      .help = "The key of --tls-cert, for this user alone (mode 0600)."},
     {KVP_OPT_TEXT("tls-crl", settings_t, creds.tls_crl, "FILE"),
      .help = "The list of revoked certificates of --tls-ca. New connections with one are refused."},
+    {KVP_OPT(BOOL, "insecure", settings_t, creds.is_insecure),
+     .help = "Opens ports without TLS or tokens at addresses that other hosts reach: every host that connects can then "
+             "read and remove all objects. Without this option such an address is refused."},
     {KVP_OPT(BOOL, "force-single", settings_t, is_forced_single),
      .help = "Starts as the only master, without --etcd, in a data directory of a cluster. No other master of the "
              "cluster may run."},
@@ -381,15 +384,15 @@ build_events(daemon_t *d, const settings_t *s)
     return KVP_OK;
 }
 
-/* Events are never protected, so KVPOOL_SECURITY=required allows them at loopback and ipc addresses alone. */
+/* Events are never protected, so without --insecure they stay at loopback and ipc addresses. */
 static kvp_err_t
-may_publish(const char *endpoint)
+may_publish(const char *endpoint, bool is_insecure)
 {
     kvp_hostport_t at = {.host = ""};
 
     if (endpoint == NULL || strncmp(endpoint, "tcp://", 6) != 0) return KVP_OK;
     if (kvp_parse_hostport(endpoint + 6, &at) != KVP_OK) snprintf(at.host, sizeof at.host, "*");
-    return kvp_daemon_may_listen("--events", &at, false, "ipc://PATH");
+    return kvp_may_listen("--events", &at, false, "ipc://PATH", is_insecure);
 }
 
 static kvp_err_t
@@ -401,11 +404,13 @@ open_authn(daemon_t *d, const settings_t *s)
     conf.has_tls = kvp_creds_tls(&d->tls);
     d->has_authn = conf.has_tls || conf.token_file != NULL || conf.users.count > 0;
     if (err == KVP_OK)
-        err = kvp_daemon_may_listen("--listen", &s->listen, d->has_authn && !conf.allows_plain_tokens,
-                                    "--tls-cert or --tokens, without --insecure-tokens");
-    if (err == KVP_OK) err = kvp_daemon_may_listen("--http", &s->http, conf.token_file != NULL, "--tokens");
-    if (err == KVP_OK) err = may_publish(s->events.endpoint);
-    if (err == KVP_OK) err = may_publish(s->events.replay);
+        err = kvp_may_listen("--listen", &s->listen, d->has_authn && !conf.allows_plain_tokens,
+                             "--tls-cert (kvpool cert) or --tokens, without --insecure-tokens",
+                             s->creds.is_insecure || (d->has_authn && conf.allows_plain_tokens));
+    if (err == KVP_OK)
+        err = kvp_may_listen("--http", &s->http, conf.token_file != NULL, "--tokens", s->creds.is_insecure);
+    if (err == KVP_OK) err = may_publish(s->events.endpoint, s->creds.is_insecure);
+    if (err == KVP_OK) err = may_publish(s->events.replay, s->creds.is_insecure);
     return err == KVP_OK && d->has_authn ? kvp_authn_open(&d->authn, &conf) : err;
 }
 

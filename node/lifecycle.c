@@ -6,6 +6,7 @@
  * caller's threads only start and stop the node and read figures. */
 #include "node/priv.h"
 
+#include "common/trust/creds.h"
 #include "common/waits.h"
 #include "transport/all/registry.h"
 #include "transport/rdma/verbs/select.h"
@@ -268,6 +269,7 @@ kvp_err_t
 kvp_node_open(const kvp_node_conf_t *conf, kvp_node_t **node_out)
 {
     kvp_node_t *node = node_create();
+    kvp_creds_t files = {.tls_cert = NULL};
     kvp_hostport_t at;
     kvp_err_t err;
 
@@ -276,7 +278,9 @@ kvp_node_open(const kvp_node_conf_t *conf, kvp_node_t **node_out)
     if (err != KVP_OK) goto fail;
     err = open_loop(node);
     if (err != KVP_OK) goto fail;
-    err = kvp_node_serve_open(node, &at);
+    err = kvp_may_listen("--listen", &at, kvp_creds_tls(&files) && files.tls_cert != NULL, "--tls-cert (kvpool cert)",
+                         conf->is_insecure);
+    if (err == KVP_OK) err = kvp_node_serve_open(node, &at);
     if (err != KVP_OK) goto fail;
     set_name(node, conf->name);
     err = kvp_node_copying_open(node, conf);

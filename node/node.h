@@ -45,6 +45,7 @@ typedef struct {
     uint64_t keep_ns; /* how long a keeper holds the memory while no node uses it */
     const kvp_fetch_ops_t *fetch; /* how to read other nodes; static. NULL = the node takes no copies */
     bool is_alone; /* the process is kvpool-node: no code of an embedding program runs in the process */
+    bool is_insecure; /* `listen` may be an address that other hosts reach, without TLS */
     bool is_lazy; /* pages are populated when they are first touched, not in the background in advance */
 } kvp_node_conf_t;
 

@@ -468,6 +468,7 @@ start_node(kvpool_t *pool, const kvpool_conf_t *conf, uint64_t deadline_ns)
         .ssd_n = conf->ssd_n,
         .ssd_writes = conf->ssd_writes,
         .fetch = &kvp_fetch_ops,
+        .is_insecure = true, /* a program that names an address needs no option; the node logs a warning */
     };
     kvp_err_t err;
 

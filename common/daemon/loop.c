@@ -15,7 +15,6 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -187,23 +186,4 @@ kvp_daemon_ready_line(const char *listen, const char *unix_path, const char *htt
         return KVP_SYS;
     }
     return KVP_OK;
-}
-
-kvp_err_t
-kvp_daemon_may_listen(const char *option, const kvp_hostport_t *at, bool is_protected, const char *fix)
-{
-    const char *wanted = getenv("KVPOOL_SECURITY");
-    char text[KVP_HOSTPORT_TEXT_MAX];
-
-    if (wanted == NULL || wanted[0] == '\0') return KVP_OK;
-    if (strcmp(wanted, "required") != 0) {
-        kvp_log_error("security", "KVPOOL_SECURITY is \"required\" or not set, not %s", wanted);
-        return KVP_INVALID;
-    }
-    if (at->host[0] == '\0' || is_protected || kvp_hostport_is_loopback(at)) return KVP_OK;
-    kvp_log_error("security",
-                  "KVPOOL_SECURITY=required: %s %s is not protected, and other hosts reach it. Give %s, or a loopback "
-                  "address",
-                  option, kvp_format_hostport(at, text), fix);
-    return KVP_INVALID;
 }

@@ -41,12 +41,6 @@ void kvp_loop_fini(kvp_loop_t *loop);
  * without a limit, so arg may be on the caller's stack. CLOSED: kvp_loop_stop was called, and fn did not run. */
 kvp_err_t kvp_loop_call(kvp_loop_t *loop, kvp_loop_fn fn, void *arg, uint32_t timeout_ms) KVP_MUST_USE;
 
-/* kvp_daemon_may_listen checks an address against $KVPOOL_SECURITY: with "required", a port that other hosts reach has
- * to be protected. option and fix are for people: the address's option, and what protects the port. host "" = the port
- * is closed. INVALID, logged. */
-kvp_err_t kvp_daemon_may_listen(const char *option, const kvp_hostport_t *at, bool is_protected, const char *fix)
-    KVP_MUST_USE;
-
 /* kvp_daemon_ready_line prints "ready listen=HOST:PORT unix=PATH http=HOST:PORT data=DIR|none" to standard output
  * and flushes it. A part that is NULL is omitted. SYS if writing fails. */
 kvp_err_t kvp_daemon_ready_line(const char *listen, const char *unix_path, const char *http, const char *data)

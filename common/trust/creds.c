@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/trust/creds.h"
 
+#include "common/log.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -98,4 +100,23 @@ kvp_creds_set(const kvp_creds_t *options)
                         set_path("KVPOOL_TLS_KEY", options->tls_key) && set_path("KVPOOL_TLS_CRL", options->tls_crl);
 
     return is_set ? KVP_OK : KVP_NOMEM;
+}
+
+kvp_err_t
+kvp_may_listen(const char *option, const kvp_hostport_t *at, bool is_protected, const char *fix, bool is_insecure)
+{
+    const char *wanted = getenv("KVPOOL_SECURITY");
+    const bool is_required = wanted != NULL && wanted[0] != '\0';
+    char text[KVP_HOSTPORT_TEXT_MAX];
+
+    if (is_required && strcmp(wanted, "required") != 0) {
+        kvp_log_error("security", "KVPOOL_SECURITY is \"required\" or not set, not %s", wanted);
+        return KVP_INVALID;
+    }
+    if (at->host[0] == '\0' || is_protected || kvp_hostport_is_loopback(at)) return KVP_OK;
+    if (is_insecure && !is_required) return KVP_OK;
+    kvp_log_error("security", "%s%s %s is not protected, and other hosts reach it. Give %s, or a loopback address%s",
+                  is_required ? "KVPOOL_SECURITY=required: " : "", option, kvp_format_hostport(at, text), fix,
+                  is_required ? "" : ", or --insecure in a network where every host may use the port");
+    return KVP_INVALID;
 }

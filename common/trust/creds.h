@@ -4,6 +4,7 @@
 #define KVP_COMMON_TRUST_CREDS_H
 
 #include "common/base.h"
+#include "common/parse.h"
 
 #define KVP_CREDS_TOKEN_MAX 64u /* longest token in a message, in bytes */
 #define KVP_CREDS_WHY_MAX 200u
@@ -14,6 +15,7 @@ typedef struct {
     const char *tls_ca; /* the certificates of authorities that this process trusts */
     const char *tls_cert, *tls_key; /* the own certificate, and its key of mode 0600 */
     const char *tls_crl; /* list of revoked certificates */
+    bool is_insecure; /* flag of a daemon: ports may be open to other hosts without TLS or tokens (kvp_may_listen) */
 } kvp_creds_t;
 
 /* kvp_creds_token reads the token in the file $KVPOOL_TOKEN_FILE: its first line. *len_out is 0 if the variable is not
@@ -34,5 +36,12 @@ bool kvp_creds_are_certificate(void);
 /* kvp_creds_set overrides the variables with a daemon's options; NULL = option not given. NOMEM. Call it before
  * threads start. */
 kvp_err_t kvp_creds_set(const kvp_creds_t *options) KVP_MUST_USE;
+
+/* kvp_may_listen refuses an address that other hosts reach and that nothing protects, unless is_insecure: the user has
+ * accepted that, by --insecure or by the program that he runs. $KVPOOL_SECURITY=required refuses it in any case. option
+ * and fix are for people: the address's option, and what protects the port. host "" = the port is closed. INVALID,
+ * logged. */
+kvp_err_t kvp_may_listen(const char *option, const kvp_hostport_t *at, bool is_protected, const char *fix,
+                         bool is_insecure) KVP_MUST_USE;
 
 #endif

@@ -99,20 +99,6 @@ on_look(uv_timer_t *timer)
     end_loop(d);
 }
 
-/* Checks the addresses that other hosts may reach. Call it after kvp_creds_set. */
-static kvp_err_t
-check_security(const kvp_node_opts_t *s)
-{
-    kvp_hostport_t at = {.host = ""};
-    kvp_creds_t files = {.tls_cert = NULL};
-    const bool has_tls = kvp_creds_tls(&files) && files.tls_cert != NULL;
-    kvp_err_t err = KVP_OK;
-
-    if (kvp_parse_hostport(s->listen, &at) == KVP_OK)
-        err = kvp_daemon_may_listen("--listen", &at, has_tls, "--tls-cert");
-    return err != KVP_OK ? err : kvp_daemon_may_listen("--http", &s->http, s->http_token_file != NULL, "--tokens");
-}
-
 static kvp_err_t
 build_node(daemon_t *d, const kvp_node_opts_t *s)
 {
@@ -135,13 +121,14 @@ build_node(daemon_t *d, const kvp_node_opts_t *s)
         .keep_ns = s->keeper_hold_ns,
         .fetch = &kvp_fetch_ops,
         .is_alone = true,
+        .is_insecure = s->creds.is_insecure,
         .is_lazy = !s->has_populate,
     };
 
     kvp_err_t err = kvp_runtime_set(s->runtime_dir, s->trust_uid);
     if (err == KVP_OK) err = kvp_creds_set(&s->creds);
-    if (err == KVP_OK) err = check_security(s);
-
+    if (err == KVP_OK)
+        err = kvp_may_listen("--http", &s->http, s->http_token_file != NULL, "--tokens", s->creds.is_insecure);
     return err != KVP_OK ? err : kvp_node_open(&conf, &d->node);
 }
 

@@ -39,6 +39,9 @@ static const kvp_opt_t opts[] = {
              "at most a sixteenth of the memory, from 16MiB to 256MiB; larger if there would be over 1024 chunks."},
     {KVP_OPT(STRING, "listen", kvp_node_opts_t, listen), .fallback = "127.0.0.1:0", .metavar = "HOST:PORT",
      .help = "The address at which clients connect; other hosts must reach it. Port 0 = any free port."},
+    {KVP_OPT(BOOL, "insecure", kvp_node_opts_t, creds.is_insecure),
+     .help = "Opens ports without TLS or tokens at addresses that other hosts reach: every host that connects can then "
+             "read and write the memory. Without this option such an address is refused."},
     {KVP_OPT_TEXT("transports", kvp_node_opts_t, transports, "NAME[,NAME]"),
      .help = "The transports that clients may use. Default: shm,rdma,tcp, without rdma if there is no device."},
     {KVP_OPT_TEXT("rdma-device", kvp_node_opts_t, rdma_device, "NAME[:PORT][,NAME[:PORT]]"),

@@ -39,7 +39,7 @@ def main(words=None):
     except (OverflowError, ValueError) as e:
         sys.exit(f"{_PROGRAM}: --global_segment_size: {e}")
     words = [str(FOLDER / "kvpool-node"), "--master", _setup.masters(flags["master_server_address"]), "--listen", _setup.join_host(flags["host"], port),
-             "--memory", f"{memory}B", "--cluster", _setup.cluster()]
+             "--memory", f"{memory}B", "--cluster", _setup.cluster(), "--insecure"]
     if _setup.chunk_bytes(memory) > 0:
         words += ["--chunk-bytes", f"{_setup.chunk_bytes(memory)}B"]
     try:

@@ -5,10 +5,14 @@ A flag that a pool has no use for does not end a program that engines' scripts s
 instead stands in one line. Where that could cost somebody what he relies on, the program ends and says what to do.
 """
 import json
+import logging
+import os
 import re
 import sys
 
 from kvpool import __version__
+
+from ._setup import join_host
 
 # Of the libraries that parse the reference's command line and write its log, glog and gflags: each program takes them.
 _LOGGING_BOOLS = (
@@ -172,3 +176,13 @@ def number(program, name, text, low, high):
     if str(text).isdigit() and low <= int(text) <= high:
         return int(text)
     sys.exit(f"{program}: --{name} is {low} to {high}, not {text!r}")
+
+
+def check_open(program, *places):
+    """Warns of HTTP ports, each (host, port), that other hosts reach, because they ask for no token. KVPOOL_SECURITY=required ends the
+    program instead."""
+    found = " ".join(join_host(*at) for at in places if not at[0].startswith("127.") and at[0] not in ("::1", "localhost"))
+    if found and os.environ.get("KVPOOL_SECURITY"):
+        sys.exit(f"{program}: KVPOOL_SECURITY=required: {found} is not protected, and other hosts reach it. Give a loopback address")
+    if found:
+        logging.getLogger(program).warning("clients are not authenticated: every host that can connect here can use the HTTP port %s", found)

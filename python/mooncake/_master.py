@@ -20,7 +20,7 @@ from kvpool._programs import FOLDER
 
 from . import _logfmt
 from ._admin import Admin
-from ._flags import Flags, number
+from ._flags import Flags, check_open, number
 from ._metadata import MetadataServer
 from ._setup import CLUSTER, join_host
 
@@ -166,12 +166,15 @@ def main():
     http_port = number(_PROGRAM, "metrics_port", flags["metrics_port"], 0, 65535)
     metadata_port = number(_PROGRAM, "http_metadata_server_port", flags["http_metadata_server_port"], 0, 65535)
     etcd, cluster = _etcd(flags), flags["cluster_id"] or CLUSTER
+    log = _log_in(flags["log_dir"])
+    at_http, at_metadata = (flags["metrics_host"], http_port), (flags["http_metadata_server_host"], metadata_port)
+    check_open(_PROGRAM, *[at_http] * flags["enable_metric_reporting"], *[at_metadata] * flags["enable_http_metadata_server"])
     parent = os.getpid()
     child = subprocess.Popen(
-        [str(FOLDER / "kvpool-master"), "--listen", join_host(host, port), "--http", "127.0.0.1:0", "--data-dir",
+        [str(FOLDER / "kvpool-master"), "--listen", join_host(host, port), "--insecure", "--http", "127.0.0.1:0", "--data-dir",
          _state_folder(f"{port}-{cluster}" if etcd else port), "--lease-ttl", _duration(flags["default_kv_lease_ttl"]),
          *(["--etcd", etcd, "--cluster", cluster] if etcd else []), *_events(flags)],
-        stdout=subprocess.PIPE, stderr=_log_in(flags["log_dir"]), text=True, preexec_fn=lambda: _die_with(parent))
+        stdout=subprocess.PIPE, stderr=log, text=True, preexec_fn=lambda: _die_with(parent))
     for sig in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sig, lambda *_: child.terminate())
     ready = child.stdout.readline()
@@ -181,11 +184,9 @@ def main():
     if "listen" in said:
         threading.Thread(target=lambda: sys.stdout.writelines(child.stdout), daemon=True).start()
         if flags["enable_metric_reporting"]:
-            at = flags["metrics_host"], http_port
-            is_whole = _starts(at, lambda: Admin(at, said["listen"], said["http"], etcd, cluster))
+            is_whole = _starts(at_http, lambda: Admin(at_http, said["listen"], said["http"], etcd, cluster))
         if is_whole and flags["enable_http_metadata_server"]:
-            at = flags["http_metadata_server_host"], metadata_port
-            is_whole = _starts(at, lambda: MetadataServer(*at))
+            is_whole = _starts(at_metadata, lambda: MetadataServer(*at_metadata))
         if not is_whole:
             child.terminate()
     code = child.wait()

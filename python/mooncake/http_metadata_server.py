@@ -8,7 +8,7 @@ import sys
 from enum import Enum
 
 from . import _logfmt
-from ._flags import version_of
+from ._flags import check_open, version_of
 from ._metadata import MetadataServer
 
 __all__ = ["KVBootstrapServer", "KVPoll", "main"]
@@ -63,6 +63,7 @@ def main():
     parser.add_argument("--log-level", choices=["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], default="INFO")
     args = parser.parse_args()
     _logfmt.start(args.log_level)
+    check_open(_PROGRAM, (args.host, args.port))
     # Blocked before the server's thread begins, which has them so too: sigwait takes them.
     ends = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)

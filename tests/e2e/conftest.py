@@ -320,6 +320,11 @@ def run_program(argv, env, stdin=b"", timeout=CLI_S):
     return result
 
 
+def insecure(listen):
+    """The flag of a daemon at that address, which a namespace or a cable of the test has."""
+    return [] if listen.startswith(("127.", "[::1]")) else ["--insecure"]
+
+
 class Bench:
     """Where one test keeps its processes: starts daemons, runs commands, cleans up."""
 
@@ -345,7 +350,7 @@ class Bench:
 
     def master(self, *args, data_dir="none", listen="127.0.0.1:0", name="master", **kw):
         return self.start(name, "kvpool-master", "--listen", listen, "--http", "127.0.0.1:0",
-                          "--data-dir", data_dir, *args, **kw)
+                          "--data-dir", data_dir, *insecure(listen), *args, **kw)
 
     def node(self, master, name, memory=MEMORY, *args, listen=None, **kw):
         """master is a Daemon, HOST:PORT, or a list of them. Where there are devices, nodes listen at them in turn."""
@@ -355,7 +360,7 @@ class Bench:
         masters = master if isinstance(master, (list, tuple)) else [master]
         at = ",".join(m.listen if isinstance(m, Daemon) else m for m in masters)
         return self.start(name, "kvpool-node", "--master", at, "--name", name, "--memory", memory,
-                          "--listen", listen, *args, **kw)
+                          "--listen", listen, *insecure(listen), *args, **kw)
 
     def run(self, program, *args, stdin=b"", timeout=CLI_S, env=None):
         return run_program([PROGRAMS[program], *args], self.env(**(env or {})), stdin, timeout)

@@ -313,7 +313,7 @@ class MastersApart(Masters):
         with at:  # with a directory of its own: the Unix socket in it would be a way around whatever is cut
             return self.bench.start(f"m{i}", "kvpool-master", "--listen", f"{at.address}:50051", "--http", f"{at.address}:9003",
                                     "--data-dir", f"{self.bench.home}/m{i}", "--runtime-dir", f"{self.bench.home}/run{i}",
-                                    "--etcd", self.etcd.urls, "--cluster", "test", *self.args, ready=ready)
+                                    "--etcd", self.etcd.urls, "--cluster", "test", "--insecure", *self.args, ready=ready)
 
     def health(self, i):
         with self.net[f"m{i}"]:

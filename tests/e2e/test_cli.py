@@ -176,7 +176,7 @@ def test_address_that_cannot_be_listened_at_is_named(bench, program):
     master = bench.master()
     args = ["--data-dir", "none", "--http", "none"] if program == "kvpool-master" else ["--master", master.listen, "--memory", "1MiB"]
     for at, says in ((master.listen, "choose another port with --listen"), ("192.0.2.1:7000", "ip address")):
-        r = bench.run(program, *args, "--listen", at)
+        r = bench.run(program, *args, "--insecure", "--listen", at)
         assert r.rc == 1 and f"cannot listen at {at}: " in r.err and says in r.err, r
 
 

@@ -382,6 +382,6 @@ def test_node_at_a_loopback_address(bench):
         assert got.rc != 0 and f"--listen {net['node'].address}:" in got.err, got
         got = Shell(bench, None, "program", is_open=False)(f"open master={master.listen} name=p memory_bytes={16 << 20} detail=1")
         assert got["err"] == "INVALID" and f"--listen {net['node'].address}:" in got["detail"], got
-        bench.start("n", "kvpool-node", *args, "--listen", f"{net['node'].address}:0")
+        bench.start("n", "kvpool-node", *args, "--listen", f"{net['node'].address}:0", "--insecure")
     with net["master"]:
         assert bench.node(master, "near", "16MiB", "--keeper", "none").is_running()

@@ -260,3 +260,24 @@ def test_paths_for_people(master, programs):  # noqa: F811
     assert found["k"]["values"] == [copy] and not found["absent"]["ok"]
     store.close()
     heads_are_as_gets(metrics)
+
+
+def test_open_ports_are_named(programs):  # noqa: F811
+    """Fails if a program with the reference's name does not listen as the reference's does, says nothing of it, or listens all the same
+    where security is required."""
+    rpc, http, metadata, node = free_ports(4)
+    flags = ("--port", str(metadata))
+    server = programs("mooncake_http_metadata_server", *flags)
+    started = programs("mooncake_master", f"--rpc_port={rpc}", f"--metrics_port={http}")
+    client = programs("mooncake_client", f"--master_server_address=127.0.0.1:{rpc}", f"--port={node}", "--global_segment_size=64MB")
+    for process, port in ((server, metadata), (started, http), (started, rpc), (client, node)):
+        wait_until(lambda process=process, port=port: re.search(rf"clients are not authenticated: every host.*0\.0\.0\.0:{port}\b", said(process)),
+                   20, f"a warning of port {port}")
+        assert process.poll() is None, said(process)
+    assert [said(p).count("not authenticated") for p in (server, started, client)] == [1, 2, 1], [said(p) for p in (server, started, client)]
+    required = {"KVPOOL_SECURITY": "required"}
+    for ended in (programs("mooncake_http_metadata_server", *flags, env=required), programs("mooncake_master", f"--rpc_port={rpc}", env=required),
+                  programs("mooncake_master", f"--rpc_port={node}", "--metrics_host=127.0.0.1", env=required),
+                  programs("mooncake_client", f"--master_server_address=127.0.0.1:{rpc}", env=required)):
+        wait_until(lambda ended=ended: ended.poll() is not None, 20, "the end of the program")
+        assert ended.returncode in (1, 2) and "KVPOOL_SECURITY=required: " in said(ended), said(ended)

@@ -597,9 +597,9 @@ def programs(bench):
     """start(name, *flags) -> Popen, with what it prints in files; all end with the test."""
     started = []
 
-    def start(name, *flags):
+    def start(name, *flags, env=None):
         with open(os.path.join(bench.home, f"{name}-{len(started)}.log"), "w") as log:
-            p = subprocess.Popen([f"{FOLDER}/{name}", *flags], env=bench.env(), stdout=log, stderr=subprocess.STDOUT,
+            p = subprocess.Popen([f"{FOLDER}/{name}", *flags], env=bench.env(**(env or {})), stdout=log, stderr=subprocess.STDOUT,
                                  cwd=bench.home)
         p.log = log.name
         started.append(p)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KVPOOL_SECURITY=required: a daemon does not open a port without protection to other hosts."""
+"""Ports that other hosts reach: refused without protection, unless --insecure; refused in every case with KVPOOL_SECURITY=required."""
 import pytest
 
+from clients import E2E, Shell, Talker
 from conftest import wait_until
 from secured import Certs
 from trusted import Trusted
@@ -12,7 +13,7 @@ NODE = ("kvpool-node", "--master", "127.0.0.1:1", "--name", "n", "--memory", "64
 CONDUCTOR = ("kvpool-conductor", "--http")
 
 
-@pytest.mark.parametrize("argv, option", [
+OPEN = [
     ((*MASTER, "0.0.0.0:0"), "--listen 0.0.0.0:0"),
     ((*MASTER, "[::]:0"), "--listen [::]:0"),
     ((*MASTER, "127.0.0.1:0", "--http", "0.0.0.0:0"), "--http 0.0.0.0:0"),
@@ -20,14 +21,60 @@ CONDUCTOR = ("kvpool-conductor", "--http")
     ((*NODE, "0.0.0.0:0"), "--listen 0.0.0.0:0"),
     ((*NODE, "127.0.0.1:0", "--http", "0.0.0.0:0"), "--http 0.0.0.0:0"),
     ((*CONDUCTOR, "0.0.0.0:0"), "--http 0.0.0.0:0"),
-    ((*CONDUCTOR, "127.0.0.1:0", "--proxy", "0.0.0.0:0", "--replica", "http://127.0.0.1:1"), "--proxy 0.0.0.0:0"),
-])
-def test_a_port_without_protection_is_refused(bench, argv, option):
-    daemon = bench.start("refused", *argv, ready=False, env=REQUIRED)
-    daemon.wait_log("KVPOOL_SECURITY=required: ")
+]
+PROXY = [((*CONDUCTOR, "127.0.0.1:0", "--proxy", "0.0.0.0:0", "--replica", "http://127.0.0.1:1"), "--proxy 0.0.0.0:0")]
+
+
+def ends(bench, argv, env, *texts):
+    """The daemon does not start, and its log has these texts."""
+    daemon = bench.start("refused", *argv, ready=False, env=env)
     wait_until(lambda: not daemon.is_running())
-    assert f"{option}" in daemon.log() and "is not protected" in daemon.log()
+    assert daemon.proc.returncode in (1, 2) and all(text in daemon.log() for text in texts), daemon.log()
     bench.daemons.remove(daemon)
+
+
+@pytest.mark.parametrize("argv, option", OPEN)
+def test_a_port_without_protection_needs_insecure(bench, argv, option):
+    """Fails if a daemon listens outside loopback with no security configured, does not say what helps, or refuses to with --insecure."""
+    ends(bench, argv, {}, f"{option}", "is not protected", "or --insecure in a network")
+    ends(bench, (*argv, "--insecure"), REQUIRED, "KVPOOL_SECURITY=required: ")
+    if argv[0] == "kvpool-node":  # which waits for a master
+        bench.start("open", *argv, "--insecure", ready=False).wait_log("no session with master")
+    else:
+        bench.start("open", *argv, "--insecure")
+
+
+@pytest.mark.parametrize("argv, option", OPEN + PROXY)
+def test_a_port_without_protection_is_refused(bench, argv, option):
+    ends(bench, argv, REQUIRED, "KVPOOL_SECURITY=required: ", f"{option}", "is not protected")
+
+
+def test_the_words_of_a_file_and_of_the_environment(bench, tmp_path):
+    file = tmp_path / "master.conf"
+    file.write_text("insecure = yes\nlisten = 0.0.0.0:0\nhttp = none\ndata-dir = none\n")
+    bench.start("file", "kvpool-master", "--config", str(file)).wait_log("clients are not authenticated")
+    bench.start("variable", *MASTER, "0.0.0.0:0", "--http", "none", env={"KVPOOL_INSECURE": "yes"}).wait_log("clients are not authenticated")
+
+
+def test_the_proxy_says_that_it_asks_for_no_key(bench):
+    conductor = bench.start("conductor", *PROXY[0][0])
+    conductor.wait_log("clients need no key .--api-keys.: every host")
+    assert conductor.log().count("level=warn") == 1, conductor.log()
+
+
+def test_an_embedded_node_warns(bench):
+    """Fails if a program that lends memory at an address of its own choice needs more than it needed, or warns of nothing."""
+    master = bench.master()
+    program = Shell(bench, master.listen, "program", memory_bytes=16 << 20, listen="0.0.0.0:0")
+    wait_until(lambda: program.log().count("clients are not authenticated") == 1)
+    refused = Talker(bench, "refused", ["env", "KVPOOL_SECURITY=required", E2E / "e2e_shell"]).ask(
+        f"open master={master.listen} name=r memory_bytes={16 << 20} listen=0.0.0.0:0 detail=1")
+    assert refused["err"] == "INVALID" and "KVPOOL_SECURITY=required: --listen 0.0.0.0:0" in refused["detail"], refused
+
+
+def test_up_needs_the_flag(bench):
+    up = bench.run("kvpool", "up", "--listen", "0.0.0.0:0", "--nodes", "1", "--memory", "16MiB")
+    assert up.rc == 1 and "or --insecure in a network" in up.err, up
 
 
 def test_loopback_ports_need_nothing(bench):

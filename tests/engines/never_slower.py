@@ -105,8 +105,8 @@ class Pool:
                        "--local_buffer_size=64MB")
             await_http(f"http://{THEIRS}:9300/health")
         else:
-            self.start(programs / "kvpool-master", "--listen", self.master, "--http", "none", "--data-dir", "none").stdout.readline()
-            self.start(*there, programs / "kvpool-node", "--master", self.master, "--listen", f"{THEIRS}:0", "--name", "far", "--host-id", "far",
+            self.start(programs / "kvpool-master", "--listen", self.master, "--insecure", "--http", "none", "--data-dir", "none").stdout.readline()
+            self.start(*there, programs / "kvpool-node", "--master", self.master, "--listen", f"{THEIRS}:0", "--insecure", "--name", "far", "--host-id", "far",
                        "--memory", "1GiB", "--keeper", "none").stdout.readline()
 
     def start(self, *argv):

@@ -167,7 +167,7 @@ class Guest:
         if stdin:
             (self.share / f"{self.number}.in").write_bytes(stdin)
         job = self.jobs[self.number] = Job(self, self.number, argv)
-        self._send(start=self.number, argv=argv, env={"KVPOOL_KEEPER": "none", **(env or {})}, cwd=str(cwd or os.getcwd()))
+        self._send(start=self.number, argv=argv, env={"KVPOOL_KEEPER": "none", "KVPOOL_INSECURE": "yes", **(env or {})}, cwd=str(cwd or os.getcwd()))
         return job
 
     def run(self, argv, timeout=60, **kw):

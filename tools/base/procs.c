@@ -329,6 +329,7 @@ kvp_err_t
 kvp_local_start(kvp_local_pool_t *local, const kvp_local_conf_t *conf)
 {
     memset(local, 0, sizeof(*local));
+    if (conf->is_insecure && setenv("KVPOOL_INSECURE", "yes", 1) != 0) return KVP_NOMEM;
     kvp_err_t err = start_master(local, conf);
     for (uint32_t i = 0; i < conf->nodes && err == KVP_OK; i++) {
         err = start_node(local, conf, i);

@@ -41,6 +41,7 @@ typedef struct {
     const char *transports; /* transports of the nodes; NULL = all */
     const char *node_listen; /* listening address of the nodes, HOST:PORT with port 0; NULL = loopback */
     bool has_events; /* a flag: the master publishes events */
+    bool is_insecure; /* a flag: the daemons have the option --insecure */
     uint32_t nodes; /* number of nodes to start, 1 to KVP_PROCS_NODES_MAX */
     uint64_t memory_bytes[KVP_PROCS_NODES_MAX];
     uint64_t chunk_bytes; /* chunk size of the nodes; 0 = the nodes choose */

@@ -229,7 +229,10 @@ static int
 start_pool(bench_t *b)
 {
     char listen[KVP_HOSTPORT_TEXT_MAX];
-    kvp_local_conf_t conf = {.listen = "127.0.0.1:0", .nodes = (uint32_t)b->nodes, .node_listen = listen};
+    kvp_local_conf_t conf = {.listen = "127.0.0.1:0",
+                             .nodes = (uint32_t)b->nodes,
+                             .node_listen = listen,
+                             .is_insecure = true}; /* its objects have no content of anybody */
     const int code = kvp_cli_node_listen(b->verb, &b->common, b->node_listen, listen);
     if (code != KVP_EXIT_DONE) return code;
     /* Each node gets more than its share of the memory, because objects are not spread evenly. */

@@ -88,8 +88,10 @@ start_pool(replay_t *r)
     const uint64_t extent = kvp_extent_bytes(r->block_bytes);
     const uint64_t blocks = kvp_max_u64(1, (uint64_t)((double)r->distinct * r->capacity));
     char listen[KVP_HOSTPORT_TEXT_MAX];
-    kvp_local_conf_t conf = {
-        .listen = "127.0.0.1:0", .nodes = (uint32_t)kvp_min_u64(r->nodes, blocks), .node_listen = listen};
+    kvp_local_conf_t conf = {.listen = "127.0.0.1:0",
+                             .nodes = (uint32_t)kvp_min_u64(r->nodes, blocks),
+                             .node_listen = listen,
+                             .is_insecure = true}; /* its objects have no content of anybody */
     const int code = kvp_cli_node_listen(r->verb, &r->common, r->node_listen, listen);
     if (code != KVP_EXIT_DONE) return code;
     for (uint32_t i = 0; i < conf.nodes; i++) {

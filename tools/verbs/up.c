@@ -110,6 +110,8 @@ kvp_cli_up(const kvp_cli_verb_t *verb, int argc, char **argv)
          "of the conductor (default " KVP_CLI_CONDUCTOR ")", 0, 0},
         {"data-dir", KVP_CLI_TEXT, &conf.data_dir, "DIR", "where the master keeps who the pool is (default none)", 0,
          0},
+        {"insecure", KVP_CLI_FLAG, &conf.is_insecure, NULL,
+         "allows addresses that other hosts reach, without TLS or tokens: every host can then use the pool", 0, 0},
         {"log-level", KVP_CLI_TEXT, &conf.log_level, "LEVEL", "of the daemons: error warn info debug (default info)", 0,
          0},
     };
