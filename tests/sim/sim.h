@@ -156,6 +156,7 @@ void conn_cut(sim_t *s, conn_t *conn, bool is_half);
 #define HOURS_NS (3 * 3600 * SEC) /* most that somebody stops */
 
 /* The leases that the master of the simulation gives. */
+#define HOT_BYTES_PER_S 10000u /* a read in each of two windows makes an object hot */
 #define LEASE_NS (2 * SEC) /* of reservations and probes, at most */
 #define LOCATION_LEASE_NS (300 * MS)
 #define LOCATION_GRACE_NS (1500 * MS)

@@ -376,6 +376,8 @@ conf_of(sim_t *s, uint32_t term)
         .host_id = "0",
         .has_journal = s->plan->has_journal,
         .log_sync = s->plan->log_sync,
+        .hot_bytes_per_s = s->plan->has_hot ? HOT_BYTES_PER_S : 0,
+        .hot_window_ns = 20 * MS,
     };
 
     memcpy(conf.pool_id, POOL_ID, sizeof conf.pool_id);
