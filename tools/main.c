@@ -20,6 +20,7 @@ static const kvp_cli_verb_t verbs[] = {
     {"why", "KEY", "show why a key is not there, and what helps", kvp_cli_why},
     {"copy", "KEY NODE...", "copy an object to the memory of other nodes, too", kvp_cli_move},
     {"move", "KEY FROM TO", "move an object from one node's memory to another's", kvp_cli_move},
+    {"rebalance", "", "move objects from full nodes to emptier ones, until all are nearly as full", kvp_cli_rebalance},
     {"ls", "[PREFIX]", "list keys", kvp_cli_ls},
     {"stat", "", "the state of the pool: nodes, memory, objects, hits, and faults", kvp_cli_stat},
     {"top", "", "a live view of rates, hit ratio, latencies, nodes and faults, on a terminal", kvp_cli_top},

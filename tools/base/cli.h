@@ -51,6 +51,7 @@ int kvp_cli_bump(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_where(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_why(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_move(const kvp_cli_verb_t *verb, int argc, char **argv);
+int kvp_cli_rebalance(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_ls(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_top(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_stat(const kvp_cli_verb_t *verb, int argc, char **argv);
