@@ -73,6 +73,7 @@ kvp_admin_init(kvp_admin_t *admin)
 
     memset(admin, 0, sizeof(*admin));
     admin->start_ns = kvp_boot_ns();
+    admin->protection = "";
     pthread_mutex_init(&admin->lock, NULL);
     kvp_buf_init(&admin->overview, OVERVIEW_MAX);
     admin->metrics = kvp_metrics_create();
@@ -250,6 +251,7 @@ on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *res
     }
     say_wrong(admin, &answer);
     kvp_jsonw_text(&answer, "version", KVP_RELEASE);
+    kvp_jsonw_text(&answer, "protection", admin->protection);
     kvp_jsonw_hex(&answer, "pool_id", admin->ident.pool_id, sizeof admin->ident.pool_id);
     kvp_jsonw_u64(&answer, "term", admin->term);
     kvp_jsonw_text(&answer, "log", !admin->has_log ? "none" : admin->log.log_failed ? "failed" : "ok");

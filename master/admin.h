@@ -31,6 +31,7 @@ typedef struct {
     char log_failure[KVP_LOG_WHY_BYTES]; /* why the log cannot be written; "" = it can be */
     bool has_log;
     kvp_master_ident_t ident;
+    const char *protection; /* what protects the master's planes, for people; borrowed */
     kvp_master_wrong_t wrong;
     kvp_labelled_t labelled; /* figures of nodes and tenants */
     kvp_sample_t now; /* for /overview */

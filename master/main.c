@@ -195,6 +195,7 @@ typedef struct {
     kvp_log_writer_t log;
     kvp_authn_t authn;
     bool has_authn; /* flag: peers need an identity */
+    char protection[KVP_PROTECTION_MAX];
     kvp_creds_t tls;
     kvp_server_t *server;
     kvp_master_t *core; /* NULL = the server owns the core */
@@ -388,10 +389,12 @@ build_events(daemon_t *d, const settings_t *s)
 static kvp_err_t
 may_publish(const char *endpoint, bool is_insecure)
 {
-    kvp_hostport_t at = {.host = ""};
+    kvp_hostport_t at;
+    char text[KVP_HOSTPORT_TEXT_MAX];
 
     if (endpoint == NULL || strncmp(endpoint, "tcp://", 6) != 0) return KVP_OK;
-    if (kvp_parse_hostport(endpoint + 6, &at) != KVP_OK) snprintf(at.host, sizeof at.host, "*");
+    snprintf(text, sizeof text, "%s%s", endpoint[6] == '*' ? "0.0.0.0" : "", endpoint + (endpoint[6] == '*' ? 7 : 6));
+    if (kvp_parse_hostport(text, &at) != KVP_OK) return KVP_OK; /* the publisher refuses it */
     return kvp_may_listen("--events", &at, false, "ipc://PATH", is_insecure);
 }
 
@@ -411,6 +414,11 @@ open_authn(daemon_t *d, const settings_t *s)
         err = kvp_may_listen("--http", &s->http, conf.token_file != NULL, "--tokens", s->creds.is_insecure);
     if (err == KVP_OK) err = may_publish(s->events.endpoint, s->creds.is_insecure);
     if (err == KVP_OK) err = may_publish(s->events.replay, s->creds.is_insecure);
+    const char *by = conf.has_tls ? "tls" : conf.allows_plain_tokens ? "plain tokens" : "tokens";
+
+    snprintf(d->protection, sizeof d->protection, "control %s, http %s",
+             kvp_protection_of(&s->listen, d->has_authn ? by : NULL),
+             kvp_protection_of(&s->http, conf.token_file != NULL ? "tokens" : NULL));
     return err == KVP_OK && d->has_authn ? kvp_authn_open(&d->authn, &conf) : err;
 }
 
@@ -462,6 +470,7 @@ build_core(daemon_t *d, const settings_t *s)
         .hot_window_ns = s->hot_window_ns,
         .ssd_wants_use = s->ssd_admission == 1,
         .host_id = d->host_id,
+        .protection = d->protection,
         .unix_path = kvp_server_unix_path(d->server),
     };
     memcpy(conf.pool_id, d->ident.pool_id, sizeof(conf.pool_id));
@@ -518,6 +527,7 @@ build_http(daemon_t *d, const settings_t *s)
     if (s->http.host[0] == '\0') return KVP_OK;
     d->http = kvp_http_create();
     if (d->http == NULL) return KVP_NOMEM;
+    d->admin.protection = d->protection;
     if (s->conductor.host[0] != '\0') kvp_format_hostport(&s->conductor, d->admin.conductor);
     kvp_err_t err = kvp_admin_route(&d->admin, d->http, &d->loop, d->server, d->ha, d->events);
     if (err == KVP_OK) err = kvp_http_protect(d->http, s->authn.token_file, s->authn.has_metrics_token);
@@ -538,7 +548,8 @@ say_ready(const daemon_t *d)
             "master",
             "clients are not authenticated: every host that can connect here can read and remove all objects listen=%s",
             listen);
-    kvp_log_info("master", "serving listen=%s term=%u data=%s", listen, d->ident.term, d->ident.dir);
+    kvp_log_info("master", "serving listen=%s term=%u data=%s protection=%s", listen, d->ident.term, d->ident.dir,
+                 d->protection);
     return kvp_daemon_ready_line(listen, path[0] != '\0' ? path : NULL, d->http != NULL ? http : NULL, d->ident.dir);
 }
 

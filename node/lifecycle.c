@@ -293,6 +293,9 @@ kvp_node_open(const kvp_node_conf_t *conf, kvp_node_t **node_out)
             "node",
             "clients are not authenticated: every host that can connect here can read and write this memory listen=%s",
             node->shared.info.addr);
+    snprintf(node->shared.info.protection, sizeof node->shared.info.protection, "control %s, http %s, data %s",
+             kvp_protection_of(&at, node->serve.handshakes != NULL ? "tls" : NULL),
+             conf->http_protection != NULL ? conf->http_protection : "closed", kvp_protection_of(&at, NULL));
     memcpy(node->shared.info.unix_path, node->conf.unix_path, sizeof node->shared.info.unix_path);
     node->shared.info.size_bytes = node->conf.size_bytes;
     err = start_threads(node, conf);

@@ -138,6 +138,7 @@ ask_mount(kvp_node_t *node)
     msg.addr = (char *)kvp_format_hostport(&at, addr);
     msg.unix_path = node->conf.unix_path;
     msg.transports = transports;
+    msg.protection = node->shared.info.protection; /* constant */
     msg.is_fresh = node->is_fresh;
     msg.is_kept = node->keep.state == KVP_KEEP_UP;
     msg.can_copy = node->copying.ops != NULL;
@@ -254,8 +255,9 @@ link_up(kvp_node_t *node)
 
     l->state = KVP_LINK_UP;
     l->mounts++;
-    kvp_log_info("node", "mounted name=%s segment=%u term=%u bytes=%llu", node->conf.name, l->segment_id,
-                 kvp_node_core_term(node->core), (unsigned long long)node->conf.size_bytes);
+    kvp_log_info("node", "mounted name=%s segment=%u term=%u bytes=%llu protection=%s", node->conf.name, l->segment_id,
+                 kvp_node_core_term(node->core), (unsigned long long)node->conf.size_bytes,
+                 node->shared.info.protection);
 }
 
 static void

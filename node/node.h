@@ -9,6 +9,7 @@
 #include "node/tier/tier.h"
 #include "common/base.h"
 #include "common/metrics.h"
+#include "common/trust/creds.h"
 #include "transport/transport.h"
 
 typedef struct kvp_node kvp_node_t;
@@ -25,6 +26,7 @@ typedef struct {
     const char *masters, *cluster; /* the addresses of the masters, as for kvp_masters_create */
     const char *name; /* the node's name, 1 to 128 bytes, unique in the pool; NULL = host name, "-" and port */
     const char *host_id; /* the id of the host; NULL = the machine's own id */
+    const char *http_protection; /* the word of kvp_protection_of for the node's HTTP port; NULL = "closed" */
     const char *listen; /* the address to listen at, "HOST:PORT"; NULL = a free port of 127.0.0.1 */
     const char *transports; /* the transports to serve by; NULL = shm, rdma if this machine can, tcp */
     /* The transports that the node must serve by, such as "rdma": without one of them the node does not start. NULL =
@@ -52,6 +54,7 @@ typedef struct {
 typedef struct {
     char addr[320]; /* the HOST:PORT at which the node listens */
     char unix_path[108];
+    char protection[KVP_PROTECTION_MAX]; /* what protects the node's planes, for people */
     bool is_mounted;
     uint32_t term;
     uint64_t size_bytes;

@@ -37,6 +37,7 @@ write_pool(kvp_jsonw_t *w, const Kvp__Pb__StatusReply *msg)
     kvp_jsonw_open(w, "pool", '{');
     kvp_jsonw_hex(w, "pool_id", msg->pool_id.data, msg->pool_id.len);
     kvp_jsonw_text(w, "software", msg->software);
+    kvp_jsonw_text(w, "protection", msg->protection);
     kvp_jsonw_text(w, "status", msg->n_wrong > 0 ? "degraded" : "ok");
     kvp_jsonw_open(w, "why", '[');
     for (size_t i = 0; i < msg->n_wrong; i++) {
@@ -202,6 +203,7 @@ write_segment(void *arg, const Kvp__Pb__SegmentInfo *info)
         kvp_jsonw_u64(w, "chunk_bytes", info->chunk_bytes);
         kvp_jsonw_text(w, "addr", info->addr);
         kvp_jsonw_text(w, "offers", info->transports);
+        kvp_jsonw_text(w, "protection", info->protection);
         kvp_jsonw_text(w, "host_id", info->host_id);
         write_drain(w, info->drain != NULL ? info->drain : &no_drain);
     }

@@ -120,3 +120,11 @@ kvp_may_listen(const char *option, const kvp_hostport_t *at, bool is_protected, 
                   is_required ? "" : ", or --insecure in a network where every host may use the port");
     return KVP_INVALID;
 }
+
+const char *
+kvp_protection_of(const kvp_hostport_t *at, const char *by)
+{
+    if (at->host[0] == '\0') return "closed";
+    if (by != NULL) return by;
+    return kvp_hostport_is_loopback(at) ? "loopback" : "unprotected";
+}

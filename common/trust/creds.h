@@ -44,4 +44,10 @@ kvp_err_t kvp_creds_set(const kvp_creds_t *options) KVP_MUST_USE;
 kvp_err_t kvp_may_listen(const char *option, const kvp_hostport_t *at, bool is_protected, const char *fix,
                          bool is_insecure) KVP_MUST_USE;
 
+/* kvp_protection_of returns what protects a port, in a word for people: by, such as "tls"; if by is NULL, "loopback"
+ * (only this host reaches the port) or "unprotected"; "closed" if the host is "". Such words for each plane (control,
+ * http, data) make a text of at most KVP_PROTECTION_MAX bytes. */
+#define KVP_PROTECTION_MAX 80u
+const char *kvp_protection_of(const kvp_hostport_t *at, const char *by);
+
 #endif

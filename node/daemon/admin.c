@@ -89,6 +89,7 @@ on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *res
                        info->tier.devices_stalled > 0 ? "a device of the SSD tier does not answer (tier_stalled_dir)"
                                                       : "a device of the SSD tier fails (tier_failed_dir)");
     kvp_jsonw_text(&answer, "version", KVP_RELEASE);
+    kvp_jsonw_text(&answer, "protection", info->protection);
     kvp_jsonw_text(&answer, "listen", info->addr);
     kvp_jsonw_text(&answer, "unix_path", info->unix_path);
     kvp_jsonw_bool(&answer, "is_mounted", info->is_mounted);

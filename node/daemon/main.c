@@ -121,6 +121,7 @@ build_node(daemon_t *d, const kvp_node_opts_t *s)
         .keep_ns = s->keeper_hold_ns,
         .fetch = &kvp_fetch_ops,
         .is_alone = true,
+        .http_protection = kvp_protection_of(&s->http, s->http_token_file != NULL ? "tokens" : NULL),
         .is_insecure = s->creds.is_insecure,
         .is_lazy = !s->has_populate,
     };

@@ -149,7 +149,7 @@ def test_without_a_data_directory(make_pool):
 
 
 def test_options_that_are_none(bench):
-    for args, why in ((("--events", "tcp://192.0.2.1:1"), "cannot publish"), (("--events", "nonsense"), "are tcp://"), (("--events", "tcp://127.0.0.1:99999"), "are tcp://"), (("--events", "tcp://127.0.0.1:0", "--events-backend-id", ""), "is empty"),
+    for args, why in ((("--events", "tcp://192.0.2.1:1", "--insecure"), "cannot publish"), (("--events", "nonsense"), "are tcp://"), (("--events", "tcp://127.0.0.1:99999"), "are tcp://"), (("--events", "tcp://127.0.0.1:0", "--events-backend-id", ""), "is empty"),
                       (("--events-replay", "tcp://127.0.0.1:0"), "goes with --events")):
         r = bench.run("kvpool-master", "--listen", "127.0.0.1:0", "--http", "none", "--data-dir", f"{bench.home}/d", *args)
         assert r.rc == 1 and why in r.err, r

@@ -310,7 +310,7 @@ def run_closed(argv, env, closed):
 
 @pytest.mark.parametrize("program, args", [
     ("kvpool-master", ("--listen", "127.0.0.1:0", "--http", "none", "--data-dir", "none")),
-    ("kvpool-node", ("--master", "127.0.0.1:1", "--memory", "1MiB", "--listen", "192.0.2.1:1")),
+    ("kvpool-node", ("--master", "127.0.0.1:1", "--memory", "1MiB", "--insecure", "--listen", "192.0.2.1:1")),
 ])
 def test_daemon_without_standard_descriptors(bench, program, args):
     """Fails if a daemon that was started with 0, 1 and 2 closed takes one of them for a socket of its own: it cannot say

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ports that other hosts reach: refused without protection, unless --insecure; refused in every case with KVPOOL_SECURITY=required."""
+import json
+
 import pytest
 
 from clients import E2E, Shell, Talker
@@ -99,3 +101,27 @@ def test_another_word_is_named(bench):
     daemon.wait_log('KVPOOL_SECURITY is .*required.* or not set, not yes')
     wait_until(lambda: not daemon.is_running())
     bench.daemons.remove(daemon)
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_planes_are_named(bench, is_tls):
+    """Fails if log, stat, doctor or /health does not say what protects the planes of the master and of each node."""
+    bench.certs = Certs(bench, own=("admin", "acme")) if is_tls else None
+    master = bench.master()
+    near = bench.node(master, "near", "64MiB")
+    far = bench.node(master, "far", "64MiB", "--http", "127.0.0.1:0", "--insecure", listen="0.0.0.0:0")
+    control = ["tls"] * 3 if is_tls else ["loopback", "loopback", "unprotected"]
+    said = {"master": f"control {control[0]}, http loopback", "near": f"control {control[1]}, http closed, data loopback",
+            "far": f"control {control[2]}, http loopback, data unprotected"}
+    for daemon, name in ((master, "master"), (near, "near"), (far, "far")):
+        daemon.wait_log(f'protection="{said[name]}"')
+        if daemon.http:
+            assert json.loads(daemon.http_get("/health")[1])["protection"] == said[name]
+    stat = bench.run("kvpool", "stat", "--master", master.listen, "--json").json
+    assert {"master": stat["pool"]["protection"], **{s["node"]: s["protection"] for s in stat["segments"]}} == said
+    text = bench.run("kvpool", "stat", "--master", master.listen).out.decode()
+    assert f"protection master: {said['master']}\n" in text and f" 1 node: {said['far']}\n" in text, text
+    doctor = bench.run("kvpool", "doctor", "--master", master.listen)
+    assert doctor.out.decode().count("  protection  ") == 3 and all(f"  protection  {text}\n" in doctor.out.decode() for text in said.values()), doctor
+    found = bench.run("kvpool", "doctor", "--master", master.listen, "--json").json
+    assert {"master": found["pool"]["protection"], **{n["node"]: n["protection"] for n in found["nodes"]}} == said

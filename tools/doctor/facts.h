@@ -8,6 +8,7 @@
 #include "common/base.h"
 #include "common/parse.h"
 #include "common/ram.h"
+#include "common/trust/creds.h"
 
 #define KVP_DOCTOR_GIDS_MAX 16u /* limit of the GIDs of a port that are shown */
 #define KVP_DOCTOR_PORTS_MAX 32u
@@ -73,6 +74,7 @@ typedef struct {
     char addr[320];
     char offers[64];
     char host_id[132];
+    char protection[KVP_PROTECTION_MAX]; /* what protects the planes, for people; "" = unknown */
     /* transport that a client on this host uses for the node; "none" = no transport, or the pool does not open as
      * configured */
     char transport[8];
@@ -104,6 +106,7 @@ typedef struct {
     int pool_err;
     char pool_why[512]; /* text of the reason why the pool was not opened */
     char pool_software[64];
+    char protection[KVP_PROTECTION_MAX]; /* of the master */
     bool is_log_refusing; /* a flag: the master cannot write its log */
     char own_software[64];
     uint64_t open_ns; /* time that opening the pool took */

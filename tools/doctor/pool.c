@@ -158,6 +158,7 @@ read_node(struct json_object *from, const char *host_id, kvp_doctor_node_t *node
     copy_text(from, "node", node->name, sizeof node->name);
     copy_text(from, "state", node->state, sizeof node->state);
     copy_text(from, "addr", node->addr, sizeof node->addr);
+    copy_text(from, "protection", node->protection, sizeof node->protection);
     copy_text(from, "offers", node->offers, sizeof node->offers);
     copy_text(from, "host_id", node->host_id, sizeof node->host_id);
     copy_text(from, "transport", node->transport, sizeof node->transport);
@@ -211,6 +212,7 @@ read_pool(const kvp_cli_common_t *common, kvpool_t *pool, kvp_doctor_facts_t *fa
     kvp_host_id(own);
     figures = kvp_json_get(stat, "pool");
     copy_text(figures, "software", facts->pool_software, sizeof facts->pool_software);
+    copy_text(figures, "protection", facts->protection, sizeof facts->protection);
     facts->is_log_refusing = kvp_json_get_u64(kvp_json_get(figures, "counters"), "log_refuses") > 0;
     read_wrong(figures, facts);
     read_https(stat, facts);

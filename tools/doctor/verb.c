@@ -94,6 +94,7 @@ say_pool(const kvp_doctor_facts_t *f)
     }
     printf("  version %s, %zu nodes, opened in %.1f ms\n", quote_text(f->pool_software, text), f->nodes_n,
            (double)f->open_ns / 1e6);
+    if (f->protection[0] != '\0') printf("  protection  %s\n", quote_text(f->protection, text));
     for (size_t i = 0; i < f->nodes_n; i++) {
         const kvp_doctor_node_t *node = &f->nodes[i];
 
@@ -101,6 +102,7 @@ say_pool(const kvp_doctor_facts_t *f)
         printf("  %s", quote_text(node->addr, text));
         if (strcmp(node->state, "lost") != 0) printf("  by %s", node->transport);
         putchar('\n');
+        if (node->protection[0] != '\0') printf("    protection  %s\n", quote_text(node->protection, text));
         for (size_t t = 0; t < KVP_DOCTOR_TRANSPORTS; t++)
             if (node->probes[t].was_made) say_probe(&node->probes[t], f->transports[t].name);
     }
@@ -238,6 +240,7 @@ write_node(const kvp_doctor_facts_t *f, const kvp_doctor_node_t *node, struct js
     add_text(to, "addr", node->addr);
     add_text(to, "offers", node->offers);
     add_text(to, "transport", node->transport);
+    add_text(to, "protection", node->protection);
     for (size_t i = 0; i < KVP_DOCTOR_TRANSPORTS; i++) {
         const kvp_doctor_probe_t *probe = &node->probes[i];
         const int err = probe->err != KVPOOL_OK ? probe->err : probe->get_err;
@@ -261,6 +264,7 @@ write_pool(const kvp_doctor_facts_t *f, struct json_object *to)
     add_text(pool, "master", f->master);
     add_text(pool, "result", kvpool_errname(f->pool_err));
     add_text(pool, "software", f->pool_software);
+    add_text(pool, "protection", f->protection);
     json_object_object_add(pool, "open_ms", json_object_new_double((double)f->open_ns / 1e6));
     json_object_object_add(to, "pool", pool);
     for (size_t i = 0; i < f->nodes_n; i++)

@@ -11,6 +11,7 @@
 #include "tools/top/model.h"
 
 #include "common/clock.h"
+#include "common/trust/creds.h"
 #include "proto/cause.h"
 
 #include <errno.h>
@@ -174,6 +175,30 @@ print_chunks(struct json_object *counters)
                kvp_format_bytes(draining, owned));
 }
 
+/* Prints what protects the planes of the master, and of the nodes: a line for all nodes of which the same is known. */
+static void
+print_protection(const char *master, struct json_object *segments)
+{
+    const size_t n = json_object_array_length(segments);
+    struct json_object *seen = json_object_new_object();
+    char text[2 * KVP_PROTECTION_MAX];
+
+    printf("protection master: %s\n",
+           master[0] == '\0' ? "not known" : kvp_cli_quote(master, strlen(master), text, sizeof text));
+    for (size_t i = 0; i < n; i++) {
+        const char *said = kvp_json_get_text(json_object_array_get_idx(segments, i), "protection");
+
+        json_object_object_add(seen, said, json_object_new_int64(json_object_get_int64(kvp_json_get(seen, said)) + 1));
+    }
+    json_object_object_foreach(seen, said, count)
+    {
+        printf("%-11s%" PRId64 " %s: %s\n", "", json_object_get_int64(count),
+               json_object_get_int64(count) == 1 ? "node" : "nodes",
+               said[0] == '\0' ? "not known" : kvp_cli_quote(said, strlen(said), text, sizeof text));
+    }
+    json_object_put(seen);
+}
+
 static void
 print_screen(struct json_object *stat)
 {
@@ -199,6 +224,7 @@ print_screen(struct json_object *stat)
            kvp_json_get_u64(pool, "attempts"));
     print_hits(pool);
     print_misses(kvp_json_get(pool, "counters"));
+    print_protection(kvp_json_get_text(pool, "protection"), segments);
     print_what_is_wrong(stat);
     static const char *const of_nodes[] = {"node", "state", "transport", "used_bytes", "size_bytes", "objects", "addr"};
     static const char *const of_masters[] = {"address", "state", "lag_bytes", "id"};

@@ -38,6 +38,7 @@ typedef struct {
     /* limit of the bytes in the unfinished puts of one client, its quarantined extents included; 0 = 4 GiB */
     uint64_t attempt_bytes;
     const char *host_id; /* this host's id; copied */
+    const char *protection; /* what protects the master's planes, for people; NULL = not known; borrowed */
     const char *unix_path; /* path of the master's Unix socket, sent in HelloReply; "" = none; copied */
     uint64_t curve_uses; /* limit of the uses a second that a miss-ratio curve tracks; 0 = no curves */
     uint64_t departed_bytes; /* bytes of the table of objects that left the index; 0 = no table */

@@ -169,7 +169,7 @@ struct kvp_segment {
     uint32_t mounted_term; /* term in which the segment was last mounted, at most this master's term */
     char name[KVP_NAME_MAX + 1];
     char host_id[KVP_NAME_MAX + 1];
-    char *addr, *unix_path, *transports; /* owned */
+    char *addr, *unix_path, *transports, *protection; /* owned */
     uint64_t unmount_conn; /* connection that requested an unmount; 0 = none */
     kvp_frame_hdr_t unmount_ask;
     uint64_t unmount_due_ns;

@@ -67,7 +67,8 @@ mount_refusal(const Kvp__Pb__Mount *msg)
     if (msg->is_tier != kvp_tier_is_name(msg->name))
         return "a tier is named as its node, with /ssd behind it, and nothing else is";
     if (msg->away.len != 0 && (msg->away.len != KVP_TIER_AWAY_BYTES || !msg->is_tier)) return "bad slots of a tier";
-    if (strlen(msg->addr) > 319 || strlen(msg->unix_path) > 107 || strlen(msg->transports) > KVP_NAME_MAX)
+    if (strlen(msg->addr) > 319 || strlen(msg->unix_path) > 107 || strlen(msg->transports) > KVP_NAME_MAX ||
+        strlen(msg->protection) > KVP_NAME_MAX)
         return "address is too long";
     if (msg->term > KVP_TERM_MAX || msg->mounted_term > msg->term) return "no such term";
     return kvp_segment_refusal(msg);
@@ -89,6 +90,7 @@ set_addresses(kvp_segment_t *g, const Kvp__Pb__Mount *msg)
     replace_text(&g->addr, msg->addr);
     replace_text(&g->unix_path, msg->unix_path);
     replace_text(&g->transports, msg->transports);
+    replace_text(&g->protection, msg->protection);
 }
 
 static bool
@@ -364,6 +366,7 @@ describe_segment(const kvp_segment_t *g, bool is_resting, Kvp__Pb__SegmentInfo *
     info->addr = g->addr;
     info->unix_path = g->unix_path;
     info->transports = g->transports;
+    info->protection = g->protection;
     info->size_bytes = g->size_bytes;
     info->chunk_bytes = g->chunk_bytes;
     info->chunk_n = g->chunk_n;

@@ -263,6 +263,7 @@ kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     reply.memory_bytes = st.memory_bytes;
     reply.segments = (uint32_t)st.segments;
     reply.software = (char *)("kvpool " KVP_RELEASE);
+    reply.protection = (char *)m->ctx.conf.protection;
     add_health(m, &health, &reply);
     reply.pool_id = (ProtobufCBinaryData){sizeof m->ctx.conf.pool_id, m->ctx.conf.pool_id};
     if (s->tenant != NULL) { /* tenants do not see one another */

@@ -264,5 +264,6 @@ kvp_segment_free(kvp_space_t *sp, kvp_segment_t *g)
     free(g->addr);
     free(g->unix_path);
     free(g->transports);
+    free(g->protection);
     free(g);
 }
