@@ -250,6 +250,11 @@ enum {
     KVPOOL_ALL_TENANTS = 16384,
     /* stat: also "curves", the hit ratio that a cache of each size would have. */
     KVPOOL_CURVES = 32768,
+    /* get: the master makes a copy of the object on a node of this host, if one has room. The call
+     * does not wait for the copy, and asks the master, as with KVPOOL_FRESH. The copy ends when the
+     * object was not read with this flag for a minute (six times --hot-window of the master), and
+     * seldom without it. With --hot-rate 0 the master makes no copy. */
+    KVPOOL_KEEP_HERE = 65536,
 };
 
 /* The options of one call. A NULL pointer to them means all defaults. The caller sets struct_size

@@ -174,11 +174,13 @@ kvp_batch_get(kvp_apicall_t *call, kvp_getop_item_t *items, const kvp_span_t *sp
         .out = &call->scratch->out,
         .deadline_ns = call->deadline_ns,
         .epoch = (call->flags & KVPOOL_EPOCH) != 0 ? &call->epoch : NULL,
+        .keeps_here = (call->flags & KVPOOL_KEEP_HERE) != 0,
         .wants_sums = call->pool->wants_sums,
         .rank = rank_segment,
         .rank_arg = &sh,
     };
-    bool wants_known = call->pool->locations > 0 && (call->flags & (KVPOOL_FRESH | KVPOOL_EPOCH)) == 0;
+    bool wants_known =
+        call->pool->locations > 0 && (call->flags & (KVPOOL_FRESH | KVPOOL_EPOCH | KVPOOL_KEEP_HERE)) == 0;
     kvp_step_t step;
 
     call->keys_n += n;

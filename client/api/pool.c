@@ -188,7 +188,7 @@ kvp_call_release(kvp_apicall_t *call, uint64_t id)
 #define FLAGS_ALL                                                                                                      \
     (KVPOOL_FORCE | KVPOOL_UPSERT | KVPOOL_PIN_SOFT | KVPOOL_PIN_HARD | KVPOOL_WAIT | KVPOOL_HEED_PROBES |             \
      KVPOOL_FRESH | KVPOOL_GROUPS | KVPOOL_SOON | KVPOOL_LINEAGES | KVPOOL_PREFETCH | KVPOOL_REPORT_ALREADY |          \
-     KVPOOL_EPOCH | KVPOOL_PLACES | KVPOOL_ALL_TENANTS | KVPOOL_CURVES)
+     KVPOOL_EPOCH | KVPOOL_PLACES | KVPOOL_ALL_TENANTS | KVPOOL_CURVES | KVPOOL_KEEP_HERE)
 
 /* ---- begin and end of every call */
 const char *const kvp_call_names[KVP_CALLS_N] = {

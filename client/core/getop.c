@@ -188,6 +188,7 @@ encode_get(kvp_getop_t *op, uint64_t now_ns)
     head.n = op->asked_n;
     head.wants_lease = op->session.known != NULL;
     head.has_epoch = op->epoch != NULL;
+    head.keep_here = op->keeps_here != 0;
     head.epoch = op->epoch == NULL ? 0 : *op->epoch;
     head.wait_ms = (uint32_t)kvp_min_u64((op->deadline_ns - now_ns) / NS_PER_MS / 2, WAIT_MAX_MS);
     kvp_buf_reset(op->out);

@@ -57,7 +57,7 @@ call_flags(void)
         uint32_t flag;
     } flags[] = {
         {"force", KVPOOL_FORCE},  {"upsert", KVPOOL_UPSERT}, {"wait", KVPOOL_WAIT},     {"fresh", KVPOOL_FRESH},
-        {"pin", KVPOOL_PIN_HARD}, {"soft", KVPOOL_PIN_SOFT}, {"groups", KVPOOL_GROUPS},
+        {"pin", KVPOOL_PIN_HARD}, {"soft", KVPOOL_PIN_SOFT}, {"groups", KVPOOL_GROUPS}, {"keep", KVPOOL_KEEP_HERE},
     };
     uint32_t all = 0;
 

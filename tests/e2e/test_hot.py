@@ -46,6 +46,24 @@ def test_copy_comes_and_goes_with_the_reads(pool):
     read()
 
 
+@pytest.mark.pool(nodes=0, master_args=("--hot-window", "200ms"))
+def test_reader_asks_for_a_copy_beside_it(pool):
+    """Fails if one get with KVPOOL_KEEP_HERE makes no copy on the reader's host, if a get without makes one, or if the copy stays when
+    nobody asks for it any more."""
+    pool.add_node("a", "64MiB", "--host-id", "host-a")
+    client = Shell(pool.bench, pool.addr, "writer", **PATHS["tcp"])
+    assert client(f"bput k 0 2 {SIZE}")["results"] == {"OK": 2}
+    pool.add_node("b", "64MiB", "--host-id", "host-b")
+    reader = Shell(pool.bench, pool.addr, "reader", transports="shm,tcp", host_id="host-b")
+    assert reader(f"bget k 1 1 {SIZE}")["results"] == {"OK": 1}
+    assert reader(f"bget k 0 1 {SIZE} keep=1")["results"] == {"OK": 1}
+    wait_until(lambda: figures(pool.master)["hot_copies"] == 1, 30 * SLOW, "the copy")
+    wait_until(lambda: figures(pool.master)["hot_dropped"] == 1, 30 * SLOW, "its end")
+    assert copies(pool, "k0") == copies(pool, "k1") == 1
+    got = reader(f"bget k 0 2 {SIZE}")
+    assert got["results"] == {"OK": 2} and got["wrong"] == 0, got
+
+
 class Readers:
     """Readers of one object, in processes of their own, on a host of a net."""
 

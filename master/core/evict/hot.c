@@ -46,12 +46,14 @@ typedef struct {
     uint32_t rest_windows; /* windows in which no copy is made */
     uint32_t copies[COPIES]; /* ids of the segments with a hot copy, or for which one is being made */
     uint32_t copies_n;
+    uint64_t keep_host; /* hash of the id of a host on which a client wants a copy; 0 = none */
     bool is_ending; /* flag: the copies are being dropped */
 } kvp_hot_key_t;
 
 typedef struct kvp_hot {
     uint64_t random;
     uint64_t window_end_ns;
+    bool has_wishes; /* flag: entries may have a keep_host */
     uint32_t kept_n, ending_n; /* entries with copies; ending_n: those that are being dropped */
     kvp_hot_key_t keys[KEYS];
 } kvp_hot_t;
@@ -135,6 +137,32 @@ count_served(const kvp_evict_t *ev, const kvp_session_t *s, const kvp_obj_t *o, 
     if (n > 0) kvp_place_chunk(ev->cat, &places[s->number % n])->segment->hot_served += reads;
 }
 
+static void
+make_table(kvp_evict_t *ev)
+{
+    if (ev->hot != NULL) return;
+    ev->hot = kvp_core_alloc(1, sizeof *ev->hot);
+    ev->hot->random = ev->ctx->conf.seed | 1;
+    ev->hot->window_end_ns = ev->ctx->now_ns + ev->ctx->conf.hot_window_ns;
+}
+
+void
+kvp_hot_keep(kvp_evict_t *ev, const kvp_session_t *s, uint32_t oid)
+{
+    const kvp_obj_t *o = kvp_obj(ev->cat->index, oid);
+    kvp_hot_key_t *key;
+
+    if (ev->ctx->conf.hot_bytes_per_s == 0) return;
+    make_table(ev);
+    key = find_or_take_key(ev->hot, o, SAMPLES, true);
+    if (key == NULL) return;
+    key->digest = kvp_obj_digest_of(ev->cat, o);
+    key->reads = kvp_max_u64(key->reads, SAMPLES / COLD_PART); /* this window is not cold */
+    if (kvp_obj_is_on_host(ev->cat, o, s->host_id)) return;
+    key->keep_host = host_hash(s->host_id);
+    ev->hot->has_wishes = true;
+}
+
 void
 kvp_hot_sample(kvp_evict_t *ev, const kvp_session_t *s, uint32_t oid)
 {
@@ -147,11 +175,7 @@ kvp_hot_sample(kvp_evict_t *ev, const kvp_session_t *s, uint32_t oid)
         ev->hot_left = INT64_MAX;
         return;
     }
-    if (ev->hot == NULL) {
-        ev->hot = kvp_core_alloc(1, sizeof *ev->hot);
-        ev->hot->random = ev->ctx->conf.seed | 1;
-        ev->hot->window_end_ns = ev->ctx->now_ns + ev->ctx->conf.hot_window_ns;
-    }
+    make_table(ev);
     /* the distance varies, so that no order of reads hides an object */
     ev->hot_left = (int64_t)(unit / 2 + next_random(ev->hot) % unit + 1) - (int64_t)(over % unit);
     count_served(ev, s, o, reads);
@@ -241,7 +265,8 @@ choose_target(const kvp_evict_t *ev, const kvp_hot_key_t *key, const kvp_obj_t *
 
     for (uint32_t i = 0; i < ev->cat->up_n; i++) {
         kvp_segment_t *g = ev->cat->up[i];
-        const uint64_t reads = reads_of(key, host_hash(g->host_id));
+        const uint64_t host = host_hash(g->host_id);
+        const uint64_t reads = host == key->keep_host ? UINT64_MAX : reads_of(key, host);
 
         if (!may_take(ev, g, bytes, places, n)) continue;
         if (reads > most) {
@@ -251,7 +276,7 @@ choose_target(const kvp_evict_t *ev, const kvp_hot_key_t *key, const kvp_obj_t *
         if (least == NULL || g->hot_served < least->hot_served) least = g;
     }
     kvp_ctx_spend(ev->ctx, ev->cat->up_n / SEGMENTS_A_RECORD);
-    return near != NULL ? near : is_hot(key, n) ? least : NULL;
+    return near != NULL ? near : is_hot(key, n) && key->keep_host == 0 ? least : NULL;
 }
 
 static bool
@@ -291,7 +316,8 @@ end_window(kvp_evict_t *ev, kvp_hot_key_t *key, uint32_t oid, uint32_t *copies_l
         --*copies_left;
     }
     if (key->copies_n > 0 && key->cold_windows >= COLD_WINDOWS) key->is_ending = true;
-    if (key->copies_n == 0 && key->rest_windows == 0 && key->hot_windows == 0) *key = (kvp_hot_key_t){0};
+    if (key->copies_n == 0 && key->rest_windows == 0 && key->hot_windows == 0 && key->keep_host == 0)
+        *key = (kvp_hot_key_t){0};
     key->reads = key->far = 0;
     memset(key->hosts, 0, sizeof key->hosts);
 }
@@ -376,12 +402,36 @@ end_windows(kvp_evict_t *ev)
     kvp_ctx_spend(ev->ctx, RECORDS_A_WALK);
 }
 
+/* Begins the copies that clients want on their hosts. */
+static void
+begin_kept(kvp_evict_t *ev)
+{
+    uint32_t copies_left = COPIES_A_WINDOW;
+
+    ev->hot->has_wishes = false;
+    kvp_ctx_spend(ev->ctx, RECORDS_A_WALK);
+    for (uint32_t i = 0; i < KEYS; i++) {
+        kvp_hot_key_t *key = &ev->hot->keys[i];
+        const uint32_t oid = key->keep_host == 0 ? KVP_OID_NONE : object_of(ev, key);
+
+        if (key->keep_host == 0) continue;
+        if (copies_left == 0 || (oid != KVP_OID_NONE && kvp_copy_of(ev->space, kvp_obj(ev->cat->index, oid)) != NULL)) {
+            ev->hot->has_wishes = true;
+            continue;
+        }
+        if (oid != KVP_OID_NONE && !key->is_ending && key->rest_windows == 0) copies_left -= begin_copy(ev, key, oid);
+        key->keep_host = 0;
+    }
+    count_kept(ev->hot);
+}
+
 void
 kvp_hot_tick(kvp_evict_t *ev)
 {
     kvp_hot_t *hot = ev->hot;
 
     if (hot == NULL || ev->cat->log->is_resting) return;
+    if (hot->has_wishes) begin_kept(ev);
     if (ev->ctx->now_ns >= hot->window_end_ns) {
         hot->window_end_ns = ev->ctx->now_ns + ev->ctx->conf.hot_window_ns;
         end_windows(ev);

@@ -7,9 +7,10 @@
 #include "master/core/evict/eviction.h"
 
 /* kvp_hot_read counts `bytes` read from the object by the session. Nearly all calls only subtract; once in a while
- * kvp_hot_sample looks at the object. kvp_hot_tick ends the windows in which reads are counted, and begins and drops
- * copies. kvp_hot_make_room drops hot copies of at least so many bytes, or all, because a put has to wait for space;
- * the space is free a little later. kvp_hot_fini frees all. */
+ * kvp_hot_sample looks at the object. kvp_hot_keep notes that the session's host is to have a
+ * copy, which the next tick begins, and that the object was read. kvp_hot_tick ends the windows in which reads are
+ * counted, and begins and drops copies. kvp_hot_make_room drops hot copies of at least so many bytes, or all, because a
+ * put has to wait for space; the space is free a little later. kvp_hot_fini frees all. */
 void kvp_hot_sample(kvp_evict_t *ev, const kvp_session_t *s, uint32_t oid);
 static inline void
 kvp_hot_read(kvp_evict_t *ev, const kvp_session_t *s, uint32_t oid, uint64_t bytes)
@@ -17,6 +18,7 @@ kvp_hot_read(kvp_evict_t *ev, const kvp_session_t *s, uint32_t oid, uint64_t byt
     ev->hot_left -= (int64_t)bytes;
     if (ev->hot_left <= 0) kvp_hot_sample(ev, s, oid);
 }
+void kvp_hot_keep(kvp_evict_t *ev, const kvp_session_t *s, uint32_t oid);
 void kvp_hot_tick(kvp_evict_t *ev);
 void kvp_hot_make_room(kvp_evict_t *ev, uint64_t bytes);
 void kvp_hot_fini(kvp_evict_t *ev);

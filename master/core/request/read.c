@@ -275,6 +275,7 @@ answer_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const kvp_st
         const uint64_t len = kvp_obj_len(&m->cat, kvp_obj(m->cat.index, got.found[i]));
         m->ctx.st.get_bytes += len;
         kvp_hot_read(&m->evict, s, got.found[i], len);
+        if (msg->keep_here) kvp_hot_keep(&m->evict, s, got.found[i]);
     }
     reply.n = msg->n;
     reply.is_leased = msg->wants_lease;

@@ -73,6 +73,21 @@ first_of(peer_t *c, const char *key)
     return loc.segment_id;
 }
 
+static void
+get_kept(peer_t *c, const char *key)
+{
+    Kvp__Pb__Get head = KVP__PB__GET__INIT;
+    kvp_digest_t digest = digest_of(c->world, key);
+    places_t p;
+
+    head.n = 1;
+    head.keep_here = true;
+    places_read(peer_wait(c, peer_send(c, KVP_OP_GET, 0, &head.base, &digest, sizeof digest), SEC), &p);
+    assert_int_equal(p.err, KVP_OK);
+    release(c, p.ticket);
+    places_free(&p);
+}
+
 RIG_TEST_ON(test_a_hot_object_has_a_copy_at_its_readers_until_they_end, .conf = HOT_CONF, .size = 4 * MIB,
             .size_b = 4 * MIB, .mems = 2, .nodes = 1)
 {
@@ -121,6 +136,8 @@ RIG_TEST_ON(test_nothing_is_copied_when_that_is_off, .conf = off, .size = 4 * MI
     fill(g->c, 0, 1, LEN);
     begin_b(g);
     read_for(c, 1, 100 * HOT, 4);
+    get_kept(c, "key/0");
+    world_advance(g->w, WINDOW);
     assert_int_equal(world_stats(g->w).hot_copies, 0);
 }
 
@@ -170,6 +187,34 @@ RIG_TEST_ON(test_hot_copies_are_few_and_go_before_other_objects, .conf = HOT_CON
     assert_int_equal(count(g->c, 0, 10), 10);
     read_for(c, 10, HOT, 4); /* there was no room a moment ago */
     assert_int_equal(world_stats(g->w).hot_copies, had);
+}
+
+RIG_TEST_ON(test_a_reader_keeps_a_copy_on_its_host, .conf = HOT_CONF, .size = 4 * MIB, .size_b = 4 * MIB, .mems = 2,
+            .nodes = 1)
+{
+    peer_t *c = reader_on(g, "b"), *far = reader_on(g, "elsewhere");
+    uint32_t had = 0;
+
+    fill(g->c, 0, 10, LEN);
+    begin_b(g);
+    get_kept(far, "key/9"); /* no node is on its host */
+    get_kept(c, "key/0");
+    world_advance(g->w, SEC);
+    assert_int_equal(first_of(c, "key/0"), g->b->segment_id);
+    assert_int_equal(copies_of(g->c, "key/9"), 1);
+    for (uint32_t i = 0; i < 8; i++) { /* kept by gets, and not by time */
+        world_advance(g->w, WINDOW);
+        get_kept(c, "key/0");
+    }
+    assert_int_equal(copies_of(g->c, "key/0"), 2);
+    for (uint32_t i = 0; i < 10; i++)
+        get_kept(c, key_name("key/", i));
+    world_advance(g->w, SEC);
+    for (uint32_t i = 0; i < 10; i++)
+        had += copies_of(g->c, key_name("key/", i)) - 1;
+    assert_in_range(had, 3, 4); /* a sixteenth of b */
+    world_advance(g->w, 8 * WINDOW);
+    assert_int_equal(world_stats(g->w).hot_dropped, had);
 }
 
 /* The copy is the only one left when the first node has ended: it stays. */
