@@ -325,6 +325,11 @@ kvp_node_on_frame(kvp_node_t *node, kvp_node_conn_t *conn, const kvp_frame_t *fr
     }
     case KVP_OP_DRAINED:
         return on_drained(node, conn, frame, why_out);
+    case KVP_OP_RETIRE:
+    case KVP_OP_FENCE:
+        log_refusal(conn, conn->att.incarnation, "it sends an order that only the master may give");
+        reply_plain(conn, frame, KVP_NOTSUP, "only the master may give this order");
+        return KVP_OK;
     default:
         reply_plain(conn, frame, KVP_NOTSUP, "a node does not answer this");
         return KVP_OK;

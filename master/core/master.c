@@ -511,6 +511,9 @@ dispatch_frame(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     if (handlers[op].fn == NULL || (handlers[op].roles & 1u << s->role) == 0) {
         /* A newer peer might send an unknown opcode: it gets an error, and the connection stays. */
+        if (handlers[op].fn != NULL)
+            kvp_session_audit(&m->peers, s, op, KVP_NOTSUP,
+                              s->role == KVP_ROLE_CLIENT ? "only nodes may do this" : "only clients may do this");
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_NOTSUP, "unknown operation");
         return;
     }

@@ -184,7 +184,11 @@ on_written(uv_write_t *write, int status)
 static bool
 seal_waiting(kvp_server_conn_t *conn)
 {
-    if (kvp_tls_seal(conn->tls, conn->waiting.data, conn->waiting.len) != KVP_OK) return false;
+    if (kvp_tls_seal(conn->tls, conn->waiting.data, conn->waiting.len) != KVP_OK) {
+        conn->server->stats.framing_errors++; /* a fault of the peer's bytes that came after its request */
+        kvp_server_log_complaint(conn->server, conn, kvp_tls_why(conn->tls));
+        return false;
+    }
     kvp_buf_reset(&conn->waiting);
     kvp_tls_take_all(conn->tls, &conn->waiting);
     return conn->waiting.err == KVP_OK;

@@ -257,9 +257,9 @@ def test_one_byte_a_second_ends_after_five_seconds(pool):
 
 def test_strangers_that_say_nothing_leave_room_for_others(pool):
     """All come from one address, as the honest client: at most 32 of an address are in a handshake, the others are refused at once."""
-    raws = [w.Raw(pool.master.listen) for _ in range(500)]
+    raws = [w.Raw(pool.master.listen) for _ in range(1000)]
     try:
-        wait_until(lambda: sum(r.is_closed(0.001) for r in raws) >= 500 - 32, what="most to be closed")
+        wait_until(lambda: sum(r.is_closed(0.001) for r in raws) >= 1000 - 32, what="most to be closed")
         wait_until(lambda: all(r.is_closed(0.001) for r in raws), 15, "the rest to be closed")
     finally:
         for r in raws:
