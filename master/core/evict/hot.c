@@ -29,7 +29,7 @@
 #define COLD_WINDOWS 6u /* the copies end when the rate was under 1/COLD_PART of the threshold in so many windows */
 #define COLD_PART 4u
 #define MEMORY_PART 16u /* hot copies have at most this part of a segment */
-#define COPIES_A_WINDOW 64u /* limit of the copies that are begun at the end of one window */
+#define TRIES 64u /* limit of the copies that one step tries to begin */
 #define SEGMENTS_A_RECORD 16u /* looking at so many segments costs as much of a step as handling one record */
 #define RECORDS_A_WALK 64u /* what a walk over the table costs of a step's budget */
 
@@ -298,6 +298,7 @@ begin_copy(kvp_evict_t *ev, kvp_hot_key_t *key, uint32_t oid)
     kvp_copy_of(ev->space, o)->is_asked = true;
     kvp_copy_of(ev->space, o)->is_hot = true;
     target->hot_bytes += kvp_extent_bytes(kvp_obj_len(ev->cat, o));
+    target->hot_served += key->far / (n + 1); /* so that the next object goes elsewhere */
     key->copies[key->copies_n++] = target->id;
     /* The next master learns by a record of a drain that a node may have a copy which no log names. */
     kvp_record_drain(ev->cat, target);
@@ -305,15 +306,15 @@ begin_copy(kvp_evict_t *ev, kvp_hot_key_t *key, uint32_t oid)
 }
 
 static void
-end_window(kvp_evict_t *ev, kvp_hot_key_t *key, uint32_t oid, uint32_t *copies_left)
+end_window(kvp_evict_t *ev, kvp_hot_key_t *key, uint32_t oid, uint32_t *tries)
 {
     key->hot_windows = is_hot(key, 1) ? key->hot_windows + 1 : 0;
     key->cold_windows = key->reads * COLD_PART < SAMPLES ? key->cold_windows + 1 : 0;
     if (key->rest_windows > 0) {
         key->rest_windows--;
-    } else if (key->hot_windows >= HOT_WINDOWS && !key->is_ending && *copies_left > 0 && begin_copy(ev, key, oid)) {
-        key->hot_windows = 0;
-        --*copies_left;
+    } else if (key->hot_windows >= HOT_WINDOWS && !key->is_ending && *tries > 0 && ev->ctx->slice_left > 0) {
+        --*tries;
+        if (begin_copy(ev, key, oid)) key->hot_windows = 0;
     }
     if (key->copies_n > 0 && key->cold_windows >= COLD_WINDOWS) key->is_ending = true;
     if (key->copies_n == 0 && key->rest_windows == 0 && key->hot_windows == 0 && key->keep_host == 0)
@@ -381,7 +382,8 @@ kvp_hot_make_room(kvp_evict_t *ev, uint64_t bytes)
 static void
 end_windows(kvp_evict_t *ev)
 {
-    uint32_t copies_left = COPIES_A_WINDOW;
+    const uint32_t first = (uint32_t)(next_random(ev->hot) % KEYS); /* others are tried first in the next window */
+    uint32_t tries = TRIES;
 
     kvp_list_foreach (pos, &ev->cat->segments)
         kvp_list_entry(pos, kvp_segment_t, link)->hot_bytes = 0;
@@ -394,9 +396,11 @@ end_windows(kvp_evict_t *ev)
         else if (key->copies_n > 0)
             count_copies(ev, key, kvp_obj(ev->cat->index, oid));
     }
-    for (uint32_t i = 0; i < KEYS; i++)
-        if (ev->hot->keys[i].version != 0)
-            end_window(ev, &ev->hot->keys[i], object_of(ev, &ev->hot->keys[i]), &copies_left);
+    for (uint32_t i = 0; i < KEYS; i++) {
+        kvp_hot_key_t *key = &ev->hot->keys[(first + i) % KEYS];
+
+        if (key->version != 0) end_window(ev, key, object_of(ev, key), &tries);
+    }
     kvp_list_foreach (pos, &ev->cat->segments)
         kvp_list_entry(pos, kvp_segment_t, link)->hot_served = 0;
     kvp_ctx_spend(ev->ctx, RECORDS_A_WALK);
@@ -406,7 +410,7 @@ end_windows(kvp_evict_t *ev)
 static void
 begin_kept(kvp_evict_t *ev)
 {
-    uint32_t copies_left = COPIES_A_WINDOW;
+    uint32_t tries = TRIES;
 
     ev->hot->has_wishes = false;
     kvp_ctx_spend(ev->ctx, RECORDS_A_WALK);
@@ -415,11 +419,13 @@ begin_kept(kvp_evict_t *ev)
         const uint32_t oid = key->keep_host == 0 ? KVP_OID_NONE : object_of(ev, key);
 
         if (key->keep_host == 0) continue;
-        if (copies_left == 0 || (oid != KVP_OID_NONE && kvp_copy_of(ev->space, kvp_obj(ev->cat->index, oid)) != NULL)) {
+        if (tries == 0 || ev->ctx->slice_left == 0 ||
+            (oid != KVP_OID_NONE && kvp_copy_of(ev->space, kvp_obj(ev->cat->index, oid)) != NULL)) {
             ev->hot->has_wishes = true;
             continue;
         }
-        if (oid != KVP_OID_NONE && !key->is_ending && key->rest_windows == 0) copies_left -= begin_copy(ev, key, oid);
+        tries--;
+        if (oid != KVP_OID_NONE && !key->is_ending && key->rest_windows == 0) (void)begin_copy(ev, key, oid);
         key->keep_host = 0;
     }
     count_kept(ev->hot);

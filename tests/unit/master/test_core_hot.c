@@ -217,6 +217,39 @@ RIG_TEST_ON(test_a_reader_keeps_a_copy_on_its_host, .conf = HOT_CONF, .size = 4 
     assert_int_equal(world_stats(g->w).hot_dropped, had);
 }
 
+/* 40 nodes, and more hot objects than one step tries to copy. Each node has a sixteenth of its memory for three of
+ * these copies, so they have to be on many nodes. */
+RIG_TEST_ON(test_many_nodes_share_many_hot_objects, .conf = HOT_CONF, .size = 16 * MIB, .mems = 2, .nodes = 1)
+{
+    kvp_master_stats_t st;
+    bool is_used[39] = {0};
+    mem_t *mems[39];
+    uint32_t used = 0;
+    peer_t *c;
+
+    fill(g->c, 0, 100, LEN);
+    for (uint32_t i = 0; i < 39; i++) {
+        char name[8];
+
+        (void)snprintf(name, sizeof name, "n%u", i);
+        mems[i] = mem_make(g->w, name, 4 * MIB, 4 * MIB);
+        mems[i]->can_copy = true;
+        (void)node_open_on(g->w, mems[i], name);
+    }
+    c = reader_on(g, "elsewhere");
+    g->w->work_most = 0;
+    read_for(c, 100, HOT, 5);
+    st = world_stats(g->w);
+    assert_in_range(st.hot_copies, 80, 100);
+    assert_true(g->w->work_most <= 2048);
+    for (uint32_t k = 0; k < 100; k++)
+        for (uint32_t i = 0; i < 39; i++)
+            is_used[i] |= first_of(c, key_name("key/", k)) == mems[i]->segment_id;
+    for (uint32_t i = 0; i < 39; i++)
+        used += is_used[i];
+    assert_true(used >= 20);
+}
+
 /* The copy is the only one left when the first node has ended: it stays. */
 RIG_TEST_ON(test_the_last_copy_stays, .conf = HOT_CONF, .size = 4 * MIB, .size_b = 4 * MIB, .mems = 2, .nodes = 1)
 {
