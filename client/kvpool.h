@@ -575,7 +575,7 @@ typedef struct {
     size_t struct_size;
     /* The name of the node. */
     const char *node;
-    /* ASK: only report. BEGIN: move the objects of the node's memory to other nodes; a second BEGIN
+    /* ASK: only report. BEGIN: move the node's objects to other nodes; a second BEGIN
      * changes the options. END: the node takes puts again. */
     uint32_t what;
     /* BEGIN: 1 = no object is evicted to make room. 0 = if no memory is free elsewhere, the oldest
@@ -585,6 +585,9 @@ typedef struct {
     uint64_t deadline_ms;
     /* BEGIN: the most bytes that all drains together move in a second; 0 = 200 MB. */
     uint64_t bytes_per_s;
+    /* BEGIN: 1 = objects that are on the node's SSD alone stay there, and no client can read them while
+     * the node is away. 0 = they are moved to other nodes, too. */
+    uint32_t keep_ssd;
 } kvpool_drain_t;
 
 /* kvpool_drain begins or ends the drain of a node, or asks for its progress. The objects of the node

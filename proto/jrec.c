@@ -80,8 +80,8 @@ is_well_formed(const kvp_jrec_any_t *rec)
         return is_text(rec->segment.name, sizeof rec->segment.name) &&
                is_text(rec->segment.host_id, sizeof rec->segment.host_id);
     if (rec->head.kind == KVP_JREC_DRAIN)
-        return rec->drain.flags == 0 ||
-               (rec->drain.flags & ~(KVP_JREC_DRAIN_NO_EVICT | KVP_JREC_DRAIN_UNTIL_MOUNT)) == KVP_JREC_DRAINING;
+        return rec->drain.flags == 0 || (rec->drain.flags & ~(KVP_JREC_DRAIN_NO_EVICT | KVP_JREC_DRAIN_UNTIL_MOUNT |
+                                                              KVP_JREC_DRAIN_SSD)) == KVP_JREC_DRAINING;
     return true;
 }
 

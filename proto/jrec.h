@@ -133,6 +133,7 @@ typedef struct {
 #define KVP_JREC_DRAINING 0x1u /* flags of a DRAIN: the segment is being drained */
 #define KVP_JREC_DRAIN_NO_EVICT 0x2u /* no object is evicted to make room for the segment's objects */
 #define KVP_JREC_DRAIN_UNTIL_MOUNT 0x4u /* the drain ends with the node's next mount */
+#define KVP_JREC_DRAIN_SSD 0x8u /* objects that are on the node's SSD alone are moved, too */
 
 typedef struct {
     kvp_jrec_t head;

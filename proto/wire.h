@@ -379,7 +379,9 @@ typedef enum {
 /* States in an answer to DRAIN. */
 #define KVP_DRAIN_NONE 0u /* the node is not draining */
 #define KVP_DRAIN_RUNS 1u
-#define KVP_DRAIN_DONE 2u /* no object is left in the node's memory */
+#define KVP_DRAIN_DONE 2u /* no object is left in the node's memory, and with with_ssd on its SSD */
+/* The last failure in an answer to DRAIN, beside KVP_COPY_*: an object on the SSD could not be loaded. */
+#define KVP_DRAIN_UNREAD 4u
 
 #define KVP_RETIRE_DEAD 0x01u /* answer to RETIRE: the extent is unreadable from now on */
 #define KVP_RETIRE_FREE 0x02u /* answer to RETIRE: the node itself does not access the extent any more: reuse it */

@@ -20,13 +20,14 @@ static void
 write_progress(kvp_jsonw_t *w, const Kvp__Pb__DrainReply *msg)
 {
     static const char *const errors[] = {"", "the object had left the node", "the node cannot be read",
-                                         "no memory, or too slow"};
+                                         "no memory, or too slow", "the SSD cannot be read"};
 
     kvp_jsonw_open(w, NULL, '{');
     kvp_jsonw_text(w, "state", kvp_drain_state(msg));
     kvp_jsonw_bool(w, "is_durable", msg->is_durable);
     kvp_jsonw_u64(w, "left_objects", msg->left_objects);
     kvp_jsonw_u64(w, "left_bytes", msg->left_bytes);
+    kvp_jsonw_bool(w, "with_ssd", msg->with_ssd);
     kvp_jsonw_u64(w, "ssd_objects", msg->ssd_objects);
     kvp_jsonw_u64(w, "ssd_bytes", msg->ssd_bytes);
     kvp_jsonw_u64(w, "moved_objects", msg->moved_objects);
@@ -40,6 +41,7 @@ write_progress(kvp_jsonw_t *w, const Kvp__Pb__DrainReply *msg)
     kvp_jsonw_u64(w, "no_room_bytes", msg->no_room_bytes);
     kvp_jsonw_u64(w, "no_node_objects", msg->no_node);
     kvp_jsonw_u64(w, "unfinished_objects", msg->unfinished);
+    kvp_jsonw_u64(w, "unread_objects", msg->unread);
     kvp_jsonw_u64(w, "failed_copies", msg->failed);
     kvp_jsonw_text(w, "last_failure", errors[kvp_min_u64(msg->last_error, KVP_ARRAY_LEN(errors) - 1)]);
     kvp_jsonw_close(w, '}');
@@ -76,6 +78,7 @@ kvpool_drain(kvpool_t *pool, const kvpool_drain_t *drain, char *buf, size_t cap,
     head.node = (char *)drain->node;
     head.what = drain->what;
     head.no_evict = drain->no_evict != 0;
+    head.with_ssd = drain->keep_ssd == 0;
     head.deadline_ms = drain->deadline_ms;
     head.bytes_per_s = drain->bytes_per_s;
     return kvp_call_end(&call, kvp_query_run_text(&call, &query, buf, cap, len_out));

@@ -175,9 +175,11 @@ static void
 write_drain(kvp_jsonw_t *w, const Kvp__Pb__DrainReply *msg)
 {
     kvp_jsonw_text(w, "drain", kvp_drain_state(msg));
+    kvp_jsonw_u64(w, "left_ssd_objects", msg->with_ssd ? msg->ssd_objects : 0);
+    kvp_jsonw_u64(w, "left_ssd_bytes", msg->with_ssd ? msg->ssd_bytes : 0);
     kvp_jsonw_u64(w, "moved_objects", msg->moved_objects);
     kvp_jsonw_u64(w, "moved_bytes", msg->moved_bytes);
-    kvp_jsonw_u64(w, "stuck_objects", msg->held + msg->no_room + msg->no_node + msg->unfinished);
+    kvp_jsonw_u64(w, "stuck_objects", msg->held + msg->no_room + msg->no_node + msg->unfinished + msg->unread);
 }
 
 static bool

@@ -251,6 +251,16 @@ begin_input(kvp_master_t *m, uint64_t now_ns)
     kvp_probe_advance(&m->prot);
 }
 
+/* Drops the copies that may leave now. An object that an SSD had there is written to the SSD beside its other copy. */
+static void
+drop_moved(kvp_master_t *m)
+{
+    uint32_t oid;
+
+    while (kvp_copies_leave(&m->space, &oid))
+        if (oid != KVP_OID_NONE) kvp_evict_write_moved(&m->evict, oid);
+}
+
 /* Ends the handling of an input: retries waiting puts, evicts, and queues orders to nodes. A standby does nothing. */
 static void
 end_input(kvp_master_t *m)
@@ -261,7 +271,7 @@ end_input(kvp_master_t *m)
         kvp_evict_retry_waiting(&m->evict);
     }
     kvp_pin_trim(&m->prot);
-    if (m->prot.leavings.n > 0) kvp_copies_leave(&m->space);
+    if (m->prot.leavings.n > 0) drop_moved(m);
     kvp_stagewaits_go_on(m); /* before any eviction: gets that waited for loads take holds on the objects */
     kvp_evict_reserve(&m->evict);
     kvp_evict_for_tiers(&m->evict);

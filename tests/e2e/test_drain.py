@@ -429,21 +429,25 @@ def test_drain_finds_the_free_memory_of_one_node_in_many(pool):
     intact(client, 384, 65536)
 
 
+def fill_ssd(pool, client, rounds=12, size=100_000):
+    """Puts so slowly that the SSD of node1 has what leaves memory. Returns how many objects are on the SSD alone."""
+    for i in range(rounds):
+        assert client(f"bput a/ {i * 20} 20 {size}")["results"] == {"OK": 20}
+        wait_until(lambda: figures(pool.master)["demotes"] == figures(pool.master)["demoted"], 10, "the SSD to have them")
+    on_ssd = {t["node"]: t["objects"] for t in pool.kvpool("stat", "--json").json["tiers"]}["node1/ssd"]
+    assert on_ssd > rounds * 4, on_ssd
+    return on_ssd
+
+
 @slow
 def test_objects_on_the_ssd_alone_stay(make_pool):
-    """Fails if --keep-ssd is not asked for, or if an object on the SSD is not read during the drain, or after the node's return."""
+    """Fails if --keep-ssd moves an object off the SSD, or if an object there is not read during the drain, or after the node's return."""
     pool = make_pool(nodes=0)
     ssd = ("--ssd", f"{pool.bench.home}:256MiB")
     pool.add_node("node1", "16MiB", *ssd)
     client = Shell(pool.bench, pool.addr)
-    for i in range(12):  # slowly, so that the SSD has what leaves memory
-        assert client(f"bput a/ {i * 20} 20 100000")["results"] == {"OK": 20}
-        wait_until(lambda: figures(pool.master)["demotes"] == figures(pool.master)["demoted"], 10, "the SSD to have them")
-    on_ssd = {t["node"]: t["objects"] for t in pool.kvpool("stat", "--json").json["tiers"]}["node1/ssd"]
-    assert on_ssd > 50, on_ssd
+    on_ssd = fill_ssd(pool, client)
     pool.add_node("node2", "64MiB")
-    refused = drain(pool, "node1", "--wait")
-    assert refused.rc == 1 and "--keep-ssd" in refused.err and segments(pool)["node1"]["state"] == "up", refused
     done = drain(pool, "node1", "--wait", "--keep-ssd")
     assert done.rc == 0 and done.json["left_objects"] == 0 and done.json["ssd_objects"] >= on_ssd, done
     assert client("bget a/ 0 5 100000 deadline=10000")["results"] == {"OK": 5}  # of the oldest, which are on the SSD
@@ -452,3 +456,34 @@ def test_objects_on_the_ssd_alone_stay(make_pool):
     wait_until(lambda: {t["state"] for t in pool.kvpool("stat", "--json").json["tiers"]} == {"up"}, 20, "the tier")
     found = [client(f"get a/{i} 100000 deadline=10000")["err"] for i in range(240)]
     assert set(found) == {"OK"}, found
+
+
+@pytest.mark.limit(300 if TIER == "long" else 60)
+@pytest.mark.parametrize("room", ["memory", "ssd"])
+def test_objects_on_the_ssd_alone_are_moved(make_pool, room):
+    """Fails if an object that was on the SSD of a drained node alone is lost with the node, in memory or on the SSD of another one,
+    or if the progress does not say what is left there.
+    """
+    rounds, memory = (256, 64) if TIER == "long" else (16, 16)  # objects of 100,000 bytes, 20 a round
+    pool = make_pool(nodes=0)
+    for name in ("ssd1", "ssd2"):
+        os.mkdir(f"{pool.bench.home}/{name}")
+    pool.add_node("node1", f"{memory}MiB", "--ssd", f"{pool.bench.home}/ssd1:{rounds * 4 + 256}MiB")
+    client = Shell(pool.bench, pool.addr, deadline=20000)
+    on_ssd = fill_ssd(pool, client, rounds)
+    if room == "memory":
+        pool.add_node("node2", f"{rounds * 2 + 64}MiB")
+    else:
+        pool.add_node("node2", f"{memory}MiB", "--ssd", f"{pool.bench.home}/ssd2:{rounds * 4 + 256}MiB")
+        wait_until(lambda: len(pool.kvpool("stat", "--json").json["tiers"]) == 2, 20, "the other SSD")
+    begun = drain(pool, "node1", "--rate", "1MB")  # so slowly that the calls below come first
+    assert begun.json["with_ssd"] and begun.json["state"] == "running" and begun.json["ssd_objects"] > 0, begun
+    row = next(s for s in pool.kvpool("stat", "--json").json["segments"] if s["node"] == "node1")
+    assert 0 < row["left_ssd_objects"] <= on_ssd and row["left_ssd_bytes"] == row["left_ssd_objects"] * 100_000, row
+    assert re.search(r"^node1: is being drained; left \d+ objects and \d+ on its SSD alone", pool.kvpool("node", "ls").text, re.M)
+    done = drain(pool, "node1", "--wait", timeout=200)
+    assert done.rc == 0 and done.json["state"] == "done", done
+    assert [done.json[left] for left in ("left_objects", "ssd_objects", "ssd_bytes", "evicted_objects")] == [0] * 4, done
+    assert done.json["moved_objects"] == rounds * 20, done
+    pool.nodes[0].kill9()
+    intact(client, rounds * 20, 100_000)

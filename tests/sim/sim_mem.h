@@ -96,6 +96,7 @@ struct mem {
     uint64_t conn; /* of its node to the master; 0 = away, as the master sees it */
     uint32_t drains_term; /* of the master that said that it is being drained; 0 = it is not */
     bool was_drained; /* it may be so, though no master said so */
+    bool moves_ssd; /* a drain loads what the SSD has, which is no use of it */
     uint64_t drains_ns; /* when it said so first */
     bool drains_for_ever; /* and that the next one knows */
     uint64_t mounted_ns; /* when its node began to serve it */

@@ -199,7 +199,7 @@ tier_hears(sim_t *s, conn_t *conn, const kvp_frame_t *f)
         p->grants[i]->is_commit_asked = p->grants[i]->is_committed = true;
         know(s, p->grants[i]);
         known_first(s, p->grants[i]->digest)->is_forced = p->made[i] == NULL || p->made[i]->may_go;
-        p->grants[i]->is_just_loaded = !master_has_warm(s, p->grants[i]->digest);
+        p->grants[i]->is_just_loaded = !master_has_warm(s, p->grants[i]->digest) && !p->grants[i]->mem->moves_ssd;
         s->oracle->loaded = p;
     }
 }

@@ -54,6 +54,20 @@ node_demote(peer_t *n, const kvp_frame_t *f)
     kvp_pb_free(&pb, head);
 }
 
+static void
+seal(chunk_t *c, uint32_t slot, uint64_t sealed, const kvp_desc_t *desc, const char *key)
+{
+    if (c->descs == NULL) {
+        c->descs = calloc(c->geo.slots_max, sizeof *c->descs);
+        c->keys = calloc(c->geo.slots_max, sizeof *c->keys);
+    }
+    c->words[slot] = sealed;
+    c->descs[slot] = *desc;
+    c->descs[slot].word = sealed;
+    free(c->keys[slot]);
+    c->keys[slot] = strdup(key);
+}
+
 static uint8_t
 stage_one(peer_t *n, const kvp_wire_stage_t *rec)
 {
@@ -65,17 +79,9 @@ stage_one(peer_t *n, const kvp_wire_stage_t *rec)
     assert_int_equal(at->desc.len, rec->len);
     if (n->mem->is_stage_failing || kvp_word_generation(c->words[rec->slot]) >= rec->generation)
         return KVP_STAGE_FAILED;
-    c->words[rec->slot] = sealed;
-    if (c->descs == NULL) {
-        c->descs = calloc(c->geo.slots_max, sizeof *c->descs);
-        c->keys = calloc(c->geo.slots_max, sizeof *c->keys);
-    }
-    c->descs[rec->slot] = at->desc;
-    c->descs[rec->slot].word = sealed;
+    seal(c, rec->slot, sealed, &at->desc, at->key);
     c->descs[rec->slot].offset = rec->offset;
     c->descs[rec->slot].key_off = rec->key_off;
-    free(c->keys[rec->slot]);
-    c->keys[rec->slot] = strdup(at->key);
     return KVP_STAGE_OK;
 }
 
@@ -94,7 +100,13 @@ copy_one(peer_t *n, const kvp_wire_copy_t *rec)
     if (from == NULL || from->words[rec->slot] != kvp_word_make(rec->generation, KVP_DESC_SEALED))
         return KVP_COPY_STALE;
     if (kvp_word_generation(to->words[rec->to_slot]) >= rec->to_generation) return KVP_COPY_FAILED;
-    to->words[rec->to_slot] = sealed;
+    if (from->descs == NULL || from->keys[rec->slot] == NULL) {
+        to->words[rec->to_slot] = sealed; /* put without a descriptor */
+        return KVP_COPY_OK;
+    }
+    seal(to, rec->to_slot, sealed, &from->descs[rec->slot], from->keys[rec->slot]);
+    to->descs[rec->to_slot].offset = rec->to_offset;
+    to->descs[rec->to_slot].key_off = rec->to_key_off;
     return KVP_COPY_OK;
 }
 

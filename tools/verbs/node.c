@@ -39,15 +39,24 @@ ask_drain(drain_t *d, struct json_object **progress_out)
     return *progress_out == NULL ? KVPOOL_NOMEM : KVPOOL_OK;
 }
 
+/* Returns the count of what is left to move, in memory and, if that moves too, on the SSD alone. */
+static uint64_t
+left_of(struct json_object *p, const char *memory_key, const char *ssd_key)
+{
+    const bool has_ssd = json_object_get_boolean(kvp_json_get(p, "with_ssd"));
+
+    return kvp_json_get_u64(p, memory_key) + (has_ssd ? kvp_json_get_u64(p, ssd_key) : 0);
+}
+
 static void
 print_line(const drain_t *d, struct json_object *p)
 {
     char left[KVP_BYTES_TEXT_MAX], rate[KVP_BYTES_TEXT_MAX];
-    const uint64_t left_bytes = kvp_json_get_u64(p, "left_bytes"), ms = kvp_json_get_u64(p, "run_ms");
+    const uint64_t left_bytes = left_of(p, "left_bytes", "ssd_bytes"), ms = kvp_json_get_u64(p, "run_ms");
     const uint64_t per_s = kvp_json_get_u64(p, "moved_bytes") / (ms / 1000 + 1);
 
     if (d->common.is_json) return;
-    fprintf(stderr, "left %" PRIu64 " objects, %s; %s/s", kvp_json_get_u64(p, "left_objects"),
+    fprintf(stderr, "left %" PRIu64 " objects, %s; %s/s", left_of(p, "left_objects", "ssd_objects"),
             kvp_format_bytes(left_bytes, left), kvp_format_bytes(per_s, rate));
     if (per_s > 0) fprintf(stderr, ", about %" PRIu64 " s", left_bytes / per_s);
     fprintf(stderr, "\n");
@@ -62,16 +71,18 @@ print_progress(const drain_t *d, struct json_object *p)
     } rows[] = {
         {"left_objects", "left objects", false, true},
         {"left_bytes", "left", true, true},
+        {"ssd_objects", "on its SSD alone", false, false},
+        {"ssd_bytes", "on its SSD alone", true, false},
         {"moved_objects", "moved objects", false, true},
         {"moved_bytes", "moved", true, true},
         {"evicted_objects", "evicted objects", false, true},
         {"evicted_bytes", "evicted", true, true},
-        {"ssd_objects", "stay on its SSD", false, false},
         {"held_objects", "held by clients", false, false},
         {"no_room_objects", "without room elsewhere", false, false},
         {"no_room_bytes", "bytes missing", true, false},
         {"no_node_objects", "without a node to go to", false, false},
         {"unfinished_objects", "being put", false, false},
+        {"unread_objects", "on an SSD that cannot be read", false, false},
         {"failed_copies", "failed copies", false, false},
     };
     kvp_table_t *report;
@@ -115,6 +126,11 @@ complain_stuck(const drain_t *d, struct json_object *p)
         return kvp_cli_complain(
             d->verb, KVP_EXIT_REFUSED,
             "the drain of %s waits for clients that hold objects. Stop them, or drain with --grace 10s", node);
+    if (kvp_json_get_u64(p, "unread_objects") > 0)
+        return kvp_cli_complain(d->verb, KVP_EXIT_REFUSED,
+                                "the drain of %s is stuck: %" PRIu64
+                                " objects are on an SSD that cannot be read. Repair it, or drain with --keep-ssd",
+                                node, kvp_json_get_u64(p, "unread_objects"));
     return kvp_cli_complain(d->verb, KVP_EXIT_REFUSED, "the drain of %s is stuck: %s", node,
                             kvp_json_get_text(p, "last_failure"));
 }
@@ -129,7 +145,7 @@ wait_for_drain(drain_t *d, struct json_object **p_inout)
     d->what.what = KVPOOL_DRAIN_ASK;
     for (;;) {
         struct json_object *p = *p_inout;
-        const uint64_t now_ns = kvp_now_ns(), left = kvp_json_get_u64(p, "left_objects");
+        const uint64_t now_ns = kvp_now_ns(), left = left_of(p, "left_objects", "ssd_objects");
         int err;
 
         if (strcmp(kvp_json_get_text(p, "state"), "none") == 0)
@@ -154,7 +170,7 @@ wait_for_drain(drain_t *d, struct json_object **p_inout)
 }
 
 static int
-run_drain(drain_t *d, bool has_wait, bool keeps_ssd)
+run_drain(drain_t *d, bool has_wait)
 {
     const uint32_t what = d->what.what;
     struct json_object *p = NULL;
@@ -164,20 +180,14 @@ run_drain(drain_t *d, bool has_wait, bool keeps_ssd)
     if (code != KVP_EXIT_DONE) return code;
     d->what.what = KVPOOL_DRAIN_ASK;
     err = ask_drain(d, &p);
-    if (err == KVPOOL_OK && what == KVPOOL_DRAIN_BEGIN && !keeps_ssd && kvp_json_get_u64(p, "ssd_objects") > 0)
-        code = kvp_cli_complain(
-            d->verb, KVP_EXIT_REFUSED,
-            "%" PRIu64 " objects are on the SSD of %s alone, and stay there: no client can read them while the node is "
-            "away. If that is right, give --keep-ssd",
-            kvp_json_get_u64(p, "ssd_objects"), d->what.node);
-    if (err == KVPOOL_OK && code == KVP_EXIT_DONE) {
+    if (err == KVPOOL_OK) {
         was_draining = strcmp(kvp_json_get_text(p, "state"), "none") != 0;
         json_object_put(p);
         p = NULL;
         d->what.what = what;
         err = ask_drain(d, &p);
     }
-    if (err == KVPOOL_OK && code == KVP_EXIT_DONE && has_wait) code = wait_for_drain(d, &p);
+    if (err == KVPOOL_OK && has_wait) code = wait_for_drain(d, &p);
     if (err == KVPOOL_OK && code == KVP_EXIT_DONE && what == KVPOOL_DRAIN_END && !d->common.is_json)
         printf("%s %s\n", d->what.node, was_draining ? "accepts new objects again" : "was not draining");
     else if (err == KVPOOL_OK && code == KVP_EXIT_DONE)
@@ -215,9 +225,10 @@ kvp_cli_node(const kvp_cli_verb_t *verb, int argc, char **argv)
     d.what.node = argv[first + 1];
     d.what.what = strcmp(argv[first], "drain") == 0 ? KVPOOL_DRAIN_BEGIN : KVPOOL_DRAIN_END;
     d.what.no_evict = has_no_evict;
+    d.what.keep_ssd = keeps_ssd;
     d.what.deadline_ms = grace_ns / KVP_NS_PER_MS;
     d.what.bytes_per_s = rate;
     if (d.what.what == KVPOOL_DRAIN_END && (has_wait || grace_ns > 0 || keeps_ssd || has_no_evict || rate > 0))
         return kvp_cli_complain(verb, KVP_EXIT_USAGE, "undrain has no options of drain");
-    return run_drain(&d, has_wait, keeps_ssd);
+    return run_drain(&d, has_wait);
 }

@@ -269,11 +269,13 @@ print_nodes(struct json_object *rows)
                    kvp_json_get_text(row, "node"), kvp_json_get_text(row, "node"));
             continue;
         }
-        printf("%s: %s; left %" PRIu64 " objects, moved %" PRIu64 " (%s), stuck %" PRIu64 "\n",
+        printf("%s: %s; left %" PRIu64 " objects and %" PRIu64 " on its SSD alone, moved %" PRIu64
+               " (%s), stuck %" PRIu64 "\n",
                kvp_json_get_text(row, "node"),
                strcmp(kvp_json_get_text(row, "drain"), "done") == 0 ? "drained" : "is being drained",
-               kvp_json_get_u64(row, "objects"), kvp_json_get_u64(row, "moved_objects"),
-               kvp_format_bytes(kvp_json_get_u64(row, "moved_bytes"), moved), kvp_json_get_u64(row, "stuck_objects"));
+               kvp_json_get_u64(row, "objects"), kvp_json_get_u64(row, "left_ssd_objects"),
+               kvp_json_get_u64(row, "moved_objects"), kvp_format_bytes(kvp_json_get_u64(row, "moved_bytes"), moved),
+               kvp_json_get_u64(row, "stuck_objects"));
     }
 }
 

@@ -84,10 +84,12 @@ typedef enum {
     KVP_STAYS_NO_ROOM,
     KVP_STAYS_NO_NODE, /* no other node can take copies */
     KVP_STAYS_UNFINISHED, /* its put has not ended */
+    KVP_STAYS_UNREAD, /* it is on an SSD that cannot be read */
     KVP_STAYS_N,
 } kvp_stays_t;
 
-/* The drain of a segment: its objects are moved to other segments, by a walk that begins again until none is left. */
+/* The drain of a segment: its objects are moved to other segments, by a walk that begins again until none is left.
+ * KVP_JREC_DRAIN_SSD: also those that only the node's SSD has. */
 typedef struct {
     uint32_t flags; /* KVP_JREC_DRAIN* */
     uint64_t bytes_per_s; /* most bytes that are moved in a second */
@@ -95,15 +97,17 @@ typedef struct {
     uint64_t after; /* log position after the drain's record */
     uint64_t began_ns;
     uint32_t chunk, slot; /* position of the walk */
+    uint32_t oid; /* position of the walk over the objects on the SSD */
     uint64_t next_ns; /* the walk goes on at this time */
     uint64_t pause_ns; /* pause after the last walk */
-    uint64_t had_left; /* objects that had left at the end of the last walk */
+    uint64_t had_left; /* number of objects that had left memory or SSD at the end of the last walk */
+    uint64_t room_ns; /* time at which an SSD elsewhere last made room; 0 = it has not been waited for */
     int64_t bytes_left, objects_left; /* what may be moved now */
     uint64_t filled_ns; /* time at which these two were last filled up */
     uint64_t stays[KVP_STAYS_N], stayed[KVP_STAYS_N]; /* objects that stay, in this walk and in the last one */
     uint64_t no_room_bytes, had_no_room_bytes;
     uint64_t moved, moved_bytes, evicted, evicted_bytes, failed;
-    uint8_t last_error; /* KVP_COPY_* */
+    uint8_t last_error; /* KVP_COPY_*, or KVP_DRAIN_UNREAD */
 } kvp_drain_t;
 
 struct kvp_segment {

@@ -54,7 +54,9 @@ kvp_evict_can_be_written(const kvp_evict_t *ev, const kvp_obj_t *o)
 kvp_cause_t
 kvp_evict_cause(const kvp_evict_t *ev, const kvp_obj_t *o)
 {
-    if (kvp_obj_chunk(ev->cat, o)->segment->tier == NULL) return KVP_CAUSE_EVICTED;
+    const kvp_segment_t *g = kvp_obj_chunk(ev->cat, o)->segment;
+
+    if (g->tier == NULL || g->drain != NULL) return KVP_CAUSE_EVICTED;
     if (!is_plain(ev, o)) return KVP_CAUSE_EVICTED_MEMORY_ONLY;
     return is_unwanted(ev, o) ? KVP_CAUSE_EVICTED_UNUSED : KVP_CAUSE_EVICTED_UNWRITTEN;
 }
@@ -122,6 +124,13 @@ kvp_evict_is_written(kvp_evict_t *ev, uint32_t oid)
 
     (void)write_ahead(ev, oid);
     return o->is_moving == 0;
+}
+
+void
+kvp_evict_write_moved(kvp_evict_t *ev, uint32_t oid)
+{
+    kvp_obj(ev->cat->index, oid)->is_used_since = 1; /* another SSD wanted it; the write resets the flag */
+    (void)write_ahead(ev, oid);
 }
 
 void

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Drains. A walk over the extents of the draining segment begins a copy of each object, in slices, and begins again
- * until no object is left. Where the free space elsewhere is used up, the tenant's oldest object goes, wherever it
- * lies: this is what one list of all objects would do. */
+ * until no object is left. After each walk objects that only the node's SSD has are loaded into the memory that has
+ * become free, and the next walk moves them on. Where the free space elsewhere is used up, objects go that an SSD there
+ * has, too, or the tenant's oldest object, wherever it lies: this is what one list of all objects would do. */
 #include "master/core/evict/drain.h"
 
 #include "common/mutate.h"
@@ -18,7 +19,9 @@
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/leaving.h"
 #include "master/core/space/copy.h"
+#include "master/core/space/moving.h"
 #include "master/core/space/segment.h"
+#include "master/core/space/tier.h"
 
 #define OBJECTS_PER_S 20000u
 #define FILL_MS 100u /* what was not moved for this long is not moved later */
@@ -27,6 +30,10 @@
 #define TRIES 8u /* segments with enough free bytes that are tried as the target of one copy */
 #define PAUSE_MIN_NS KVP_MS(20) /* pause after a walk; doubled while no object leaves */
 #define PAUSE_MAX_NS KVP_MS(5000)
+#define LOADED_SHARE 2u /* loads from the SSD fill the draining memory to 1/2 at most: the others are for readers */
+#define WINDOWS_A_TICK 16u /* limit of the extents that are evicted or written at once to make room beside an SSD */
+#define WINDOWS_LOOKED_AT 1024u /* limit of the extents that one search for these examines */
+#define ROOM_WAIT_NS KVP_MS(10000) /* after this time without room beside an SSD, its writes are not waited for */
 
 void
 kvp_drain_begin(kvp_evict_t *ev, kvp_segment_t *g, uint32_t flags, uint64_t bytes_per_s, uint64_t deadline_ns)
@@ -84,13 +91,30 @@ may_take(const kvp_evict_t *ev, const kvp_segment_t *g, uint64_t bytes, const kv
            kvp_place_in(ev->cat, places, n, g->id) == n;
 }
 
+/* Returns true if the object has a record on the SSD beside it, and the drain moves what is there. */
+static bool
+leaves_ssd(const kvp_evict_t *ev, const kvp_drain_t *d, const kvp_obj_t *o)
+{
+    return (d->flags & KVP_JREC_DRAIN_SSD) != 0 && kvp_obj_tier(ev->cat, o) != NULL;
+}
+
+/* Returns true if the node's SSD has so much to write that no object is to come which it would have to write next. */
+static bool
+is_writing_much(const kvp_segment_t *g)
+{
+    return g->tier != NULL && g->moving_bytes - g->loading_bytes + g->copying_bytes > KVP_DEMOTES_MAX;
+}
+
 /* Begins a copy in one of the segments that accept puts: of two drawn at random the emptier one, then others that have
  * as many free bytes. NO_SPACE: none of those that were tried has room; NO_SEGMENT: none can take the copy. */
 static kvp_err_t
-begin_copy(kvp_evict_t *ev, uint32_t oid, const kvp_place_t *places, uint32_t n, const kvp_place_t *from)
+begin_copy(kvp_evict_t *ev, const kvp_drain_t *d, uint32_t oid, const kvp_place_t *places, uint32_t n,
+           const kvp_place_t *from)
 {
     const uint32_t up_n = ev->cat->up_n;
-    const uint64_t bytes = kvp_extent_bytes(kvp_obj_len(ev->cat, kvp_obj(ev->cat->index, oid)));
+    const kvp_obj_t *o = kvp_obj(ev->cat->index, oid);
+    const uint64_t bytes = kvp_extent_bytes(kvp_obj_len(ev->cat, o));
+    const bool is_from_ssd = leaves_ssd(ev, d, o);
     uint32_t at = up_n == 0 ? 0 : (uint32_t)(kvp_ctx_random(ev->ctx) % up_n), tries = 0;
     kvp_err_t err = KVP_NO_SEGMENT;
 
@@ -103,6 +127,10 @@ begin_copy(kvp_evict_t *ev, uint32_t oid, const kvp_place_t *places, uint32_t n,
         if (!may_take(ev, g, bytes, places, n)) continue;
         if (err == KVP_NO_SEGMENT) err = KVP_NO_SPACE;
         if (free_bytes(g) < bytes) continue;
+        if (is_from_ssd && is_writing_much(g)) {
+            err = KVP_RETRY_AFTER;
+            continue;
+        }
         tried = kvp_copy_begin(ev->space, oid, from, g);
         if (tried == KVP_OK) return KVP_OK;
         if (err != KVP_RETRY_AFTER) err = tried;
@@ -117,21 +145,77 @@ note_stay(kvp_drain_t *d, kvp_stays_t why)
     d->stays[why]++;
 }
 
+/* Makes room for the object in one segment whose node has an SSD: objects that the SSD has leave the memory, and if
+ * there are none, others are written first. So no object leaves the pool. Returns false if this segment has none of
+ * both. */
+static bool
+make_room_in(kvp_evict_t *ev, kvp_drain_t *d, kvp_segment_t *g, kvp_evict_wish_t *wish)
+{
+    const kvp_scan_t begin = g->room_scan;
+    uint32_t left = WINDOWS_LOOKED_AT, n = 0;
+    uint64_t bytes;
+
+    if (g->retiring_bytes - g->quarantine_bytes >= kvp_extent_bytes(wish->len)) return true;
+    wish->spares = KVP_SPARES_UNWRITTEN;
+    while (n < WINDOWS_A_TICK && kvp_evict_in_segment(ev, g, wish, &left, &bytes))
+        n++;
+    kvp_ctx_spend(ev->ctx, WINDOWS_LOOKED_AT - left);
+    if (n > 0) {
+        d->room_ns = ev->ctx->now_ns;
+        return true;
+    }
+    if (ev->ctx->now_ns - d->room_ns > ROOM_WAIT_NS) return false;
+    g->room_scan = begin;
+    left = WINDOWS_LOOKED_AT;
+    wish->spares = KVP_SPARES_UNWRITABLE;
+    while (n < WINDOWS_A_TICK && kvp_evict_in_segment(ev, g, wish, &left, &bytes))
+        n++;
+    g->room_scan = begin; /* the next search meets the written ones */
+    kvp_ctx_spend(ev->ctx, WINDOWS_LOOKED_AT - left);
+    return n > 0 || g->moving_bytes > g->loading_bytes;
+}
+
+static bool
+make_room_beside_ssd(kvp_evict_t *ev, kvp_drain_t *d, uint32_t oid, const kvp_place_t *places, uint32_t n)
+{
+    const kvp_obj_t *o = kvp_obj(ev->cat->index, oid);
+    const uint64_t len = kvp_obj_len(ev->cat, o);
+    const uint32_t up_n = ev->cat->up_n, at = up_n == 0 ? 0 : (uint32_t)(kvp_ctx_random(ev->ctx) % up_n);
+    kvp_evict_wish_t wish = {.tenant = kvp_obj_tenant(ev->cat, o),
+                             .over = KVP_OID_NONE,
+                             .len = len,
+                             .key_len = kvp_obj_key_len(ev->cat->index, o),
+                             .free_age = UINT32_MAX};
+
+    if (d->room_ns == 0) d->room_ns = ev->ctx->now_ns;
+    for (uint32_t i = 0, tries = 0; i < up_n && tries < TRIES; i++) {
+        kvp_segment_t *g = ev->cat->up[(at + i) % up_n];
+
+        if (g->tier == NULL || g->tier->state != KVP_SEG_UP) continue;
+        if (!may_take(ev, g, kvp_extent_bytes(len), places, n)) continue;
+        if (make_room_in(ev, d, g, &wish)) return true;
+        tries++;
+    }
+    return false;
+}
+
 /* Evicts the tenant's oldest object to make room for this one. Returns false if no object can go. */
 static bool
-make_room(kvp_evict_t *ev, kvp_drain_t *d, uint32_t oid)
+evict_oldest(kvp_evict_t *ev, kvp_drain_t *d, uint32_t oid)
 {
     kvp_tenant_t *t = kvp_obj_tenant(ev->cat, kvp_obj(ev->cat->index, oid));
     uint32_t unit;
     const kvp_segment_t *g;
 
-    if ((d->flags & KVP_JREC_DRAIN_NO_EVICT) != 0 || kvp_evict_is_early(ev)) return false;
     unit = kvp_victim_next(ev->prot, t, KVP_OID_NONE);
     if (unit == KVP_OID_NONE) return false;
     g = kvp_obj_chunk(ev->cat, kvp_obj(ev->cat->index, unit))->segment;
     d->evicted += g->drain == d;
     d->evicted_bytes += g->drain == d ? kvp_victim_bytes(ev->prot, unit) : 0;
     ev->ctx->st.evict_foreground++;
+    /* else the object would be on the SSD of the draining node alone, and be loaded again */
+    if (g->drain != NULL && leaves_ssd(ev, g->drain, kvp_obj(ev->cat->index, unit)))
+        kvp_tier_leave(ev->space, kvp_obj(ev->cat->index, unit), false, NULL);
     kvp_evict_unit(ev, unit);
     return true;
 }
@@ -171,10 +255,12 @@ look_at(kvp_evict_t *ev, kvp_segment_t *g, kvp_chunk_t *c, uint32_t slot)
         kvp_leaving_begin(ev->prot, oid, &places[at], d->deadline_ns);
         return true;
     }
-    err = n < KVP_REPLICAS_MAX ? begin_copy(ev, oid, places, n, &places[at]) : KVP_NO_SEGMENT;
+    err = n < KVP_REPLICAS_MAX ? begin_copy(ev, d, oid, places, n, &places[at]) : KVP_NO_SEGMENT;
     if (err == KVP_OK) d->bytes_left -= (int64_t)kvp_obj_len(ev->cat, o);
     if (err == KVP_NO_SEGMENT) note_stay(d, KVP_STAYS_NO_NODE);
-    if (err == KVP_NO_SPACE && make_room(ev, d, oid)) return false;
+    if (err == KVP_NO_SPACE && (d->flags & KVP_JREC_DRAIN_NO_EVICT) == 0 && !kvp_evict_is_early(ev) &&
+        (make_room_beside_ssd(ev, d, oid, places, n) || evict_oldest(ev, d, oid)))
+        return false;
     if (err == KVP_NO_SPACE) {
         note_stay(d, KVP_STAYS_NO_ROOM);
         d->no_room_bytes += kvp_extent_bytes(kvp_obj_len(ev->cat, o));
@@ -182,13 +268,59 @@ look_at(kvp_evict_t *ev, kvp_segment_t *g, kvp_chunk_t *c, uint32_t slot)
     return err != KVP_RETRY_AFTER;
 }
 
+/* ---- what only the SSD has */
+static bool
+may_load(const kvp_segment_t *g, uint64_t len)
+{
+    if (g->used_bytes + g->loading_bytes == 0) return true;
+    return (g->loading_bytes == 0 || g->loading_bytes + len <= KVP_COPYING_MAX) &&
+           g->used_bytes + g->loading_bytes + len <= g->size_bytes / LOADED_SHARE;
+}
+
+/* Begins to load objects that only the SSD has, while there is room for them. Returns false if the search for them has
+ * to go on in the next tick. */
+static bool
+load_some(kvp_evict_t *ev, kvp_segment_t *g, uint32_t *left)
+{
+    kvp_drain_t *d = g->drain;
+    const kvp_segment_t *t = g->tier;
+    uint32_t oid;
+
+    if ((d->flags & KVP_JREC_DRAIN_SSD) == 0 || t == NULL || t->objects == 0) return true;
+    if (t->state == KVP_SEG_LOST) {
+        d->stays[KVP_STAYS_UNREAD] = t->objects;
+        return true;
+    }
+    while (ev->ctx->slice_left > 0 &&
+           (oid = kvp_objindex_walk(ev->cat->index, &d->oid, KVP_OID_NONE, left)) != KVP_OID_NONE) {
+        const kvp_obj_t *o = kvp_obj(ev->cat->index, oid);
+
+        if (*left % SLOTS_A_RECORD == 0) kvp_ctx_spend(ev->ctx, 1);
+        if (o->state != KVP_OBJ_COMMITTED || o->is_moving != 0 || !kvp_obj_is_on_tier_alone(ev->cat, o) ||
+            kvp_obj_chunk(ev->cat, o)->segment != t || kvp_obj_version(o) <= kvp_obj_tenant(ev->cat, o)->min_version)
+            continue;
+        if (!kvp_obj_is_on_tier_up(ev->cat, o)) {
+            note_stay(d, KVP_STAYS_UNREAD);
+        } else if (!may_load(g, kvp_obj_len(ev->cat, o)) || !kvp_tier_stage(ev->space, oid, NULL)) {
+            d->oid = oid;
+            return true;
+        } else {
+            kvp_moving_of(ev->space, o)->kind = KVP_MOVING_THROUGH;
+        }
+    }
+    if (d->oid < kvp_obj_limit(ev->cat->index)) return false;
+    d->oid = 0;
+    return true;
+}
+
 /* ---- the walk */
 /* The walk has come to the segment's end, and begins again: soon if objects have left since the last one, otherwise
  * after longer and longer pauses. */
 static void
-end_walk(const kvp_evict_t *ev, kvp_drain_t *d)
+end_walk(const kvp_evict_t *ev, const kvp_segment_t *g)
 {
-    const uint64_t left = d->moved + d->evicted;
+    kvp_drain_t *d = g->drain;
+    const uint64_t left = d->moved + d->evicted - (g->tier == NULL ? 0 : g->tier->objects);
 
     d->pause_ns =
         left != d->had_left ? PAUSE_MIN_NS : kvp_min_u64(kvp_max_u64(2 * d->pause_ns, PAUSE_MIN_NS), PAUSE_MAX_NS);
@@ -209,15 +341,18 @@ walk_some(kvp_evict_t *ev, kvp_segment_t *g)
     kvp_drain_t *d = g->drain;
 
     for (uint32_t left = SLOTS_A_TICK; left > 0 && ev->ctx->slice_left > 0; left--) {
-        kvp_chunk_t *c = &g->chunks[d->chunk];
+        kvp_chunk_t *c = d->chunk < g->chunk_n ? &g->chunks[d->chunk] : NULL;
         uint32_t owner;
 
+        if (c == NULL) {
+            if (load_some(ev, g, &left)) end_walk(ev, g);
+            return;
+        }
         if (d->bytes_left <= 0 || d->objects_left <= 0) return;
         if (c->slab == NULL || d->slot >= kvp_slab_slots_high(c->slab)) {
             d->slot = 0;
-            if (++d->chunk < g->chunk_n) continue;
-            end_walk(ev, d);
-            return;
+            d->chunk++;
+            continue;
         }
         owner = kvp_slab_owner(c->slab, d->slot);
         if (left % SLOTS_A_RECORD == 0) kvp_ctx_spend(ev->ctx, 1);

@@ -43,7 +43,9 @@ void kvp_groups_tick(kvp_evict_t *ev); /* drops group members whose owners have 
 /* Functions of ahead.c: write-back to tiers. kvp_evict_costs_nothing returns true if the object can be evicted without
  * a write: the tier has it, or does not want it. kvp_evict_can_be_written: true if it can be written to a tier.
  * kvp_evict_is_written begins the object's write to its tier if one is needed, and returns false while
- * the write is in progress; true also if too many bytes are being written to begin another write. */
+ * the write is in progress; true also if too many bytes are being written to begin another write.
+ * kvp_evict_write_moved begins to write an object that an SSD had at the node from which it was moved. */
+void kvp_evict_write_moved(kvp_evict_t *ev, uint32_t oid);
 void kvp_evict_write_ahead(kvp_evict_t *ev);
 void kvp_evict_ahead_tick(kvp_evict_t *ev);
 bool kvp_evict_costs_nothing(const kvp_evict_t *ev, const kvp_obj_t *o);

@@ -107,6 +107,7 @@ make_room(kvp_evict_t *ev, kvp_segment_t *g)
     uint64_t waits_ns = kvp_tier_load_waits_ns(ev->space, g), bytes = g->placed_bytes, going;
     uint32_t left = LOOKED_AT;
     kvp_scan_t begin = g->room_scan;
+    const kvp_moving_t *first;
     bool has_found = true;
     uint32_t n = 0;
 
@@ -126,10 +127,11 @@ make_room(kvp_evict_t *ev, kvp_segment_t *g)
     if (has_found || n > 0) return;
     g->room_next_ns = ev->ctx->now_ns + AGAIN_NS;
     if (going > 0) return;
+    first = kvp_list_first(&g->stages, kvp_moving_t, link);
     g->room_scan = begin;
     left = LOOKED_AT;
-    if (waits_ns > LATE_NS)
-        (void)evict_for(ev, g, kvp_list_first(&g->stages, kvp_moving_t, link), KVP_SPARES_NONE, &going, &left);
+    if (waits_ns > LATE_NS && first->kind != KVP_MOVING_THROUGH)
+        (void)evict_for(ev, g, first, KVP_SPARES_NONE, &going, &left);
     else if (write_for(ev, g, &left))
         g->room_next_ns = ev->ctx->now_ns + WRITTEN_NS;
     kvp_ctx_spend(ev->ctx, LOOKED_AT - left);

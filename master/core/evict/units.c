@@ -27,7 +27,7 @@ kvp_evict_one(kvp_evict_t *ev, uint32_t oid)
         kvp_obj_leave_memory(ev->space, oid);
         return;
     }
-    ev->ctx->st.tier_missed += g->tier != NULL;
+    ev->ctx->st.tier_missed += g->tier != NULL && g->drain == NULL;
     if (cause == KVP_CAUSE_EVICTED_UNWRITTEN) kvp_ctx_count_fault(ev->ctx, &ev->ctx->unwritten, g->id);
     kvp_obj_drop(ev->space, oid, cause, 0, NULL);
 }

@@ -281,6 +281,21 @@ kvp_victim_loaded(kvp_protect_t *prot, uint32_t oid)
     t->cold_bytes += kvp_victim_bytes(prot, oid);
 }
 
+void
+kvp_victim_loaded_to_move(kvp_protect_t *prot, uint32_t oid)
+{
+    kvp_obj_t *o = kvp_obj(prot->cat->index, oid);
+    kvp_objlist_t *home = home_of(prot, o);
+
+    if (home == NULL || kvp_victim_is_listed(o)) return;
+    if (home->oldest != KVP_OID_NONE) {
+        const kvp_obj_t *oldest = kvp_obj(prot->cat->index, home->oldest);
+
+        if (kvp_obj_age(prot->cat->index, oldest) > kvp_obj_age(prot->cat->index, o)) o->used = oldest->used;
+    }
+    kvp_objlist_push_behind(prot->cat->index, home, KVP_OID_NONE, oid);
+}
+
 bool
 kvp_victim_is_cold_over(const kvp_protect_t *prot, const kvp_tenant_t *t)
 {

@@ -32,10 +32,12 @@ void kvp_victim_used(kvp_protect_t *prot, uint32_t oid); /* makes the object the
 void kvp_victim_back(kvp_protect_t *prot, uint32_t oid);
 /* kvp_victim_loaded puts an object that was just loaded from its tier on a list: the cold list, or the LRU list if
  * its last use was recent. The next use, which is the read that caused the load, leaves it on the cold list.
+ * kvp_victim_loaded_to_move: no read caused the load, so the object becomes the oldest of its list.
  * kvp_victim_is_cold_over returns true if loaded objects have more than an eighth of the tenant's memory.
  * kvp_victim_cold returns the oldest loaded object, or the one after `after`; KVP_OID_NONE at the end and at an
  * object with a ticket. kvp_victim_age returns the age by which candidates are compared. */
 void kvp_victim_loaded(kvp_protect_t *prot, uint32_t oid);
+void kvp_victim_loaded_to_move(kvp_protect_t *prot, uint32_t oid);
 bool kvp_victim_is_cold_over(const kvp_protect_t *prot, const kvp_tenant_t *t);
 uint32_t kvp_victim_cold(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t after);
 uint32_t kvp_victim_age(const kvp_protect_t *prot, uint32_t unit);

@@ -45,22 +45,31 @@ drain_refusal(const kvp_master_t *m, const kvp_session_t *s, const kvp_segment_t
     return err;
 }
 
+/* Returns true if the memory or the SSD has no object. While the node of a restored segment is away, its objects are
+ * those of the log, unless the log lacks its end. */
+static bool
+is_empty(const kvp_master_t *m, const kvp_segment_t *g)
+{
+    return g->objects == 0 && (!g->is_restored || (g->node == NULL && !m->log.is_lacking));
+}
+
 void
 kvp_drain_describe(const kvp_master_t *m, const kvp_segment_t *g, Kvp__Pb__DrainReply *reply)
 {
     const kvp_drain_t *d = g->drain;
+    const bool has_ssd = g->tier != NULL && g->tier->life == KVP_SEGMENT_STAYS;
 
     reply->left_objects = g->objects;
     reply->left_bytes = g->used_bytes - g->retiring_bytes;
-    if (g->tier != NULL && g->tier->life == KVP_SEGMENT_STAYS) {
+    if (has_ssd) {
         reply->ssd_objects = g->tier->objects;
         reply->ssd_bytes = g->tier->used_bytes;
     }
     reply->is_durable = kvp_drain_is_durable(&m->space, g);
     if (d == NULL) return;
-    /* While the node of a restored segment is away, its objects are those of the log, unless the log lacks its end. */
-    const bool is_known = !g->is_restored || (g->node == NULL && !m->log.is_lacking);
-    reply->state = g->objects == 0 && is_known ? KVP_DRAIN_DONE : KVP_DRAIN_RUNS;
+    reply->with_ssd = (d->flags & KVP_JREC_DRAIN_SSD) != 0;
+    reply->state =
+        is_empty(m, g) && (!has_ssd || !reply->with_ssd || is_empty(m, g->tier)) ? KVP_DRAIN_DONE : KVP_DRAIN_RUNS;
     reply->moved_objects = d->moved;
     reply->moved_bytes = d->moved_bytes;
     reply->evicted_objects = d->evicted;
@@ -72,6 +81,7 @@ kvp_drain_describe(const kvp_master_t *m, const kvp_segment_t *g, Kvp__Pb__Drain
     reply->no_room_bytes = d->had_no_room_bytes;
     reply->no_node = d->stayed[KVP_STAYS_NO_NODE];
     reply->unfinished = d->stayed[KVP_STAYS_UNFINISHED];
+    reply->unread = d->stayed[KVP_STAYS_UNREAD];
     reply->failed = d->failed;
     reply->last_error = d->last_error;
 }
@@ -79,8 +89,9 @@ kvp_drain_describe(const kvp_master_t *m, const kvp_segment_t *g, Kvp__Pb__Drain
 static void
 carry_out(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Drain *msg)
 {
-    const uint32_t flags =
-        (msg->no_evict ? KVP_JREC_DRAIN_NO_EVICT : 0) | (msg->until_mount ? KVP_JREC_DRAIN_UNTIL_MOUNT : 0);
+    const uint32_t flags = (msg->no_evict ? KVP_JREC_DRAIN_NO_EVICT : 0) |
+                           (msg->until_mount ? KVP_JREC_DRAIN_UNTIL_MOUNT : 0) |
+                           (msg->with_ssd ? KVP_JREC_DRAIN_SSD : 0);
     /* bounded, so that no sum of times overflows */
     const uint64_t wait_ms = kvp_min_u64(msg->deadline_ms, 1ull << 40);
 

@@ -35,7 +35,7 @@ state_of(const kvp_master_t *m, const kvp_tenant_t *tenant, const kvp_obj_t *o)
     if (kvp_obj_up_n(&m->cat, o) > 0) return KVP_CAUSE_PRESENT;
     if (!kvp_obj_is_on_tier_up(&m->cat, o)) return KVP_CAUSE_NODE_AWAY;
     mv = o->is_moving != 0 ? kvp_moving_of(&m->space, o) : NULL;
-    return mv != NULL && mv->is_load ? KVP_CAUSE_LOADING : KVP_CAUSE_PRESENT;
+    return mv != NULL && kvp_moving_is_load(mv) ? KVP_CAUSE_LOADING : KVP_CAUSE_PRESENT;
 }
 
 /* Returns what is known of a key that has no object: its last departure, or its last refused put if that came later.

@@ -99,7 +99,7 @@ loading_err(const kvp_master_t *m, uint32_t oid, const kvp_stage_waiter_t *waite
 
     /* After a take-over nothing is evicted for a while, so a load may have to wait for room. */
     if (waited == NULL || kvp_takeover_may_tickets_come(&m->peers)) return KVP_RETRY_AFTER;
-    if (mv != NULL) return mv->is_load && !mv->is_placed ? KVP_NO_SPACE : KVP_RETRY_AFTER;
+    if (mv != NULL) return kvp_moving_is_load(mv) && !mv->is_placed ? KVP_NO_SPACE : KVP_RETRY_AFTER;
     return waited->result != KVP_OK ? waited->result : KVP_RETRY_AFTER;
 }
 

@@ -251,15 +251,18 @@ kvp_copy_answered(kvp_space_t *sp, kvp_copy_t *copy, uint8_t answer)
 }
 
 /* ---- the drop of the source */
-static void
+/* Returns the object if the SSD beside the dropped copy had it, too; KVP_OID_NONE = it had not, or nothing was dropped.
+ */
+static uint32_t
 drop_leaving(kvp_space_t *sp, const kvp_leaving_t *l)
 {
     uint32_t oid = kvp_objindex_find(sp->cat->index, l->digest), n, at = UINT32_MAX, others = 0;
+    bool was_on_tier;
     const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(sp->cat->index, oid);
     kvp_place_t places[KVP_REPLICAS_MAX];
     kvp_segment_t *g;
 
-    if (o == NULL || o->state != KVP_OBJ_COMMITTED || kvp_obj_version(o) != l->version) return;
+    if (o == NULL || o->state != KVP_OBJ_COMMITTED || kvp_obj_version(o) != l->version) return KVP_OID_NONE;
     n = kvp_obj_places(sp->cat, o, places);
     for (uint32_t i = 0; i < n; i++) {
         if (places[i].generation == l->generation)
@@ -267,7 +270,7 @@ drop_leaving(kvp_space_t *sp, const kvp_leaving_t *l)
         else
             others += kvp_place_chunk(sp->cat, &places[i])->segment->state != KVP_SEG_LOST || !KVP_RULE(LEAVING_LAST);
     }
-    if (at == UINT32_MAX || others == 0) return;
+    if (at == UINT32_MAX || others == 0) return KVP_OID_NONE;
     g = kvp_place_chunk(sp->cat, &places[at])->segment;
     if (g->drain != NULL) {
         sp->ctx->st.moved++;
@@ -275,16 +278,19 @@ drop_leaving(kvp_space_t *sp, const kvp_leaving_t *l)
         g->drain->moved++;
         g->drain->moved_bytes += kvp_obj_len(sp->cat, o);
     }
+    was_on_tier = o->is_on_tier != 0;
     kvp_obj_move_off(sp, oid, &places[at]);
+    return was_on_tier && o->is_on_tier == 0 ? oid : KVP_OID_NONE;
 }
 
-void
-kvp_copies_leave(kvp_space_t *sp)
+bool
+kvp_copies_leave(kvp_space_t *sp, uint32_t *oid_out)
 {
-    kvp_leaving_t *l;
+    kvp_leaving_t *l = kvp_leaving_next(sp->prot);
 
-    while ((l = kvp_leaving_next(sp->prot)) != NULL) {
-        drop_leaving(sp, l);
-        kvp_leaving_end(sp->prot, l);
-    }
+    *oid_out = KVP_OID_NONE;
+    if (l == NULL) return false;
+    *oid_out = drop_leaving(sp, l);
+    kvp_leaving_end(sp->prot, l);
+    return true;
 }

@@ -42,7 +42,8 @@ void kvp_copy_append(const kvp_space_t *sp, const kvp_list_t *record, kvp_buf_t 
 void kvp_copy_answered(kvp_space_t *sp, kvp_copy_t *copy, uint8_t answer);
 void kvp_copies_fail(kvp_space_t *sp, kvp_list_t *copies);
 void kvp_copy_leave(kvp_space_t *sp, const kvp_obj_t *o, kvp_deferred_t *deferred);
-/* kvp_copies_leave drops the copies that may leave now, within the step's budget. */
-void kvp_copies_leave(kvp_space_t *sp);
+/* kvp_copies_leave drops one copy that may leave now. *oid_out: the object if the SSD beside this copy had to drop it,
+ * else KVP_OID_NONE. Returns false if there is no such copy, or the step's budget is used up. */
+bool kvp_copies_leave(kvp_space_t *sp, uint32_t *oid_out);
 
 #endif

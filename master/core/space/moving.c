@@ -34,7 +34,7 @@ kvp_moving_make(kvp_space_t *sp, kvp_obj_t *o, kvp_segment_t *g, const kvp_place
         g->loading_bytes += mv->len;
     else
         sp->writing_bytes += mv->len;
-    mv->is_load = at == NULL;
+    mv->kind = at == NULL ? KVP_MOVING_IN : KVP_MOVING_OUT;
     o->is_moving = 1;
     return mv;
 }
@@ -88,7 +88,7 @@ kvp_moving_end(kvp_space_t *sp, kvp_moving_t *mv)
     kvp_ptab_del(&sp->moves, mv->number);
     mv->segment->moving_bytes -= mv->len;
     if (mv->is_placed) mv->segment->placed_bytes -= mv->len;
-    if (mv->is_load)
+    if (kvp_moving_is_load(mv))
         mv->segment->loading_bytes -= mv->len;
     else
         sp->writing_bytes -= mv->len;
@@ -102,9 +102,9 @@ kvp_moving_fail(kvp_space_t *sp, kvp_moving_t *mv)
     kvp_obj_t *o = kvp_moving_object(sp, mv, &oid);
 
     if (o != NULL) kvp_moving_arrived(sp, o, oid);
-    sp->ctx->st.demotes_refused += !mv->is_load;
-    sp->ctx->st.stages_failed += mv->is_load;
-    if (o != NULL && mv->is_load) kvp_ctx_count_fault(sp->ctx, &sp->ctx->failed_loads, mv->segment->id);
+    sp->ctx->st.demotes_refused += !kvp_moving_is_load(mv);
+    sp->ctx->st.stages_failed += kvp_moving_is_load(mv);
+    if (o != NULL && kvp_moving_is_load(mv)) kvp_ctx_count_fault(sp->ctx, &sp->ctx->failed_loads, mv->segment->id);
     kvp_moving_end(sp, mv);
 }
 

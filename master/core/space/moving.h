@@ -23,6 +23,12 @@ typedef struct kvp_stage_waiter {
     kvp_err_t result; /* result of the load, as in kvp_moving_t */
 } kvp_stage_waiter_t;
 
+typedef enum {
+    KVP_MOVING_OUT, /* a write to the tier */
+    KVP_MOVING_IN, /* a load from the tier into memory */
+    KVP_MOVING_THROUGH, /* a load that only a drain asked for, which moves the object on */
+} kvp_moving_kind_t;
+
 typedef struct {
     kvp_list_t link; /* link in segment->demotes, stages or placed, or in the records of an order */
     kvp_list_t waiters; /* kvp_stage_waiter_t */
@@ -30,7 +36,7 @@ typedef struct {
     uint32_t number; /* number of the move in space->moves */
     bool is_sent; /* flag: the order for this move was sent to the node */
     bool is_orphan; /* flag: the object was removed during the move */
-    bool is_load; /* flag: a load from the tier into memory; otherwise a write to the tier */
+    uint8_t kind; /* kvp_moving_kind_t */
     bool is_placed; /* flag: the load has got an extent */
     kvp_err_t result; /* NO_SPACE: a load got no extent in time; NODE_LOST: the move's node failed, or disconnected */
     kvp_digest_t digest;
@@ -39,6 +45,12 @@ typedef struct {
     kvp_retire_t *retire; /* for a load: retire record of its extent; NULL = no extent yet, or given up */
     uint64_t due_ns; /* time at which a load without an extent fails */
 } kvp_moving_t;
+
+static inline bool
+kvp_moving_is_load(const kvp_moving_t *mv)
+{
+    return mv->kind != KVP_MOVING_OUT;
+}
 
 /* kvp_moving_make begins a move; at is NULL for a load, which has no place yet. kvp_moving_of returns the object's
  * move; NULL = the object is not moving. kvp_moving_object returns the moving object; NULL = it was removed or

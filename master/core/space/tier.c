@@ -101,6 +101,7 @@ kvp_tier_stage(kvp_space_t *sp, uint32_t oid, kvp_stage_waiter_t *who)
         sp->ctx->st.stages++;
         kvp_ctx_spend(sp->ctx, 1);
     }
+    if (mv->kind == KVP_MOVING_THROUGH) mv->kind = KVP_MOVING_IN;
     wait_for(mv, who);
     return true;
 }
@@ -365,7 +366,10 @@ enter_memory(kvp_space_t *sp, kvp_moving_t *mv, kvp_obj_t *o, uint32_t oid)
     c->segment->objects++;
     kvp_obj_add_place(sp->cat, oid, &mv->at, kvp_slab_len(c->slab, mv->at.slot) - mv->len);
     o->is_moving = 0;
-    kvp_victim_loaded(sp->prot, oid);
+    if (mv->kind == KVP_MOVING_THROUGH)
+        kvp_victim_loaded_to_move(sp->prot, oid);
+    else
+        kvp_victim_loaded(sp->prot, oid);
     sp->ctx->st.staged++;
     sp->ctx->st.staged_bytes += mv->len;
     kvp_record_again(sp->cat, oid);
@@ -382,6 +386,10 @@ end_stage(kvp_space_t *sp, kvp_moving_t *mv, uint8_t flag, uint32_t *oid_out)
     if (flag != KVP_STAGE_OK) {
         mv->result = KVP_NODE_LOST;
         sp->ctx->st.stages_failed++;
+        if (mv->kind == KVP_MOVING_THROUGH && mv->segment->drain != NULL) {
+            mv->segment->drain->failed++;
+            mv->segment->drain->last_error = KVP_DRAIN_UNREAD;
+        }
         if (o != NULL) kvp_ctx_count_fault(sp->ctx, &sp->ctx->failed_loads, mv->segment->id);
     }
     sp->ctx->st.tier_lost += is_lost;

@@ -660,4 +660,151 @@ RIG_TEST_ON(test_loads_pass_over_what_is_read, .conf = plain, .size = 4 * MEMORY
     end_tier(g, tier);
 }
 
+/* ---- drains of a node with an SSD */
+static Kvp__Pb__DrainReply
+drain(rig_t *g, uint32_t what, bool with_ssd, bool no_evict)
+{
+    Kvp__Pb__Drain msg = KVP__PB__DRAIN__INIT;
+    Kvp__Pb__DrainReply *head, got;
+    kvp_pb_t pb;
+    reply_t *r;
+
+    msg.node = g->a->name;
+    msg.what = what;
+    msg.with_ssd = with_ssd;
+    msg.no_evict = no_evict;
+    r = peer_wait(g->c, peer_send(g->c, KVP_OP_DRAIN, 0, &msg.base, NULL, 0), SEC);
+    assert_non_null(r);
+    head = kvp_pb_unpack(&pb, &kvp__pb__drain_reply__descriptor, &r->frame);
+    assert_non_null(head);
+    got = *head;
+    got.detail = NULL;
+    kvp_pb_free(&pb, head);
+    reply_free(r);
+    return got;
+}
+
+/* Nothing is left at a, and nothing was evicted. */
+static void
+check_drained(rig_t *g)
+{
+    Kvp__Pb__DrainReply told = drain(g, KVP_DRAIN_ASK, false, false);
+
+    assert_int_equal(told.state, KVP_DRAIN_DONE);
+    assert_int_equal(told.left_objects + told.ssd_objects + told.ssd_bytes + told.evicted_objects, 0);
+    assert_int_equal(g->a->tiered_n, 0); /* the SSD was told to drop all */
+}
+
+/* b comes now: so what was put before lies at a. */
+static void
+begin_b(rig_t *g)
+{
+    g->b->can_copy = true;
+    g->nb = node_open_on(g->w, g->b, "b");
+}
+
+/* Fails if objects that the SSD of a draining node has alone do not come into the memory of another one. */
+RIG_TEST_ON(test_drain_moves_what_the_ssd_has, .conf = plain, .size = MEMORY, .size_b = 8 * MEMORY, .mems = 2,
+            .nodes = 1)
+{
+    Kvp__Pb__DrainReply told;
+
+    (void)begin_tier(g);
+    put_all(g->c, 0, 60);
+    begin_b(g);
+    told = drain(g, KVP_DRAIN_BEGIN, false, false);
+    world_advance(g->w, 5 * SEC);
+    assert_true(told.ssd_objects > 30);
+    told = drain(g, KVP_DRAIN_ASK, false, false); /* without the option they stay */
+    assert_int_equal(told.state, KVP_DRAIN_DONE);
+    assert_true(told.ssd_objects > 30 && !told.with_ssd);
+    told = drain(g, KVP_DRAIN_BEGIN, true, false);
+    assert_int_equal(told.state, KVP_DRAIN_RUNS);
+    world_advance(g->w, 5 * SEC);
+    check_drained(g);
+    peer_lose(g->na);
+    world_advance(g->w, 10 * MS);
+    for (uint32_t i = 0; i < 60; i++)
+        assert_true(is_in_memory(g->c, key_name("key/", i)));
+}
+
+/* Fails if an object is evicted, though the SSD of another node has room for it, or if the next master does not drain
+ * on. */
+RIG_TEST_ON(test_drain_moves_from_ssd_to_ssd, .conf = with_log, .size = MEMORY, .size_b = MEMORY, .mems = 2, .nodes = 1)
+{
+    uint32_t tier;
+
+    (void)begin_tier(g);
+    put_all(g->c, 0, 60);
+    begin_b(g);
+    (void)node_mount_tier(g->nb);
+    (void)drain(g, KVP_DRAIN_BEGIN, true, false);
+    world_advance(g->w, 50 * MS);
+    assert_int_equal(drain(g, KVP_DRAIN_ASK, false, false).state, KVP_DRAIN_RUNS);
+    rig_restart(g);
+    g->na = node_open_on(g->w, g->a, "a");
+    g->nb = node_open_on(g->w, g->b, "b");
+    (void)node_mount_tier(g->na);
+    tier = node_mount_tier(g->nb);
+    assert_true(drain(g, KVP_DRAIN_ASK, false, false).with_ssd);
+    world_advance(g->w, 60 * SEC);
+    check_drained(g);
+    peer_lose(g->na);
+    world_advance(g->w, 10 * MS);
+    for (uint32_t i = 0; i < 60; i++)
+        assert_int_equal(get_waiting(g->c, key_name("key/", i), 500, NULL, NULL), KVP_OK);
+    assert_int_equal(unmount(g->nb, tier, false), KVP_OK);
+    world_advance(g->w, SEC);
+}
+
+/* Fails if, without room elsewhere, the drain loses what it was told to keep, does not say what is missing, or evicts
+ * others than the oldest. */
+RIG_TEST_ON(test_drain_of_an_ssd_without_room, .conf = plain, .size = MEMORY, .size_b = MEMORY, .mems = 2, .nodes = 1)
+{
+    Kvp__Pb__DrainReply told;
+    uint32_t there;
+
+    (void)begin_tier(g);
+    put_all(g->c, 0, 60);
+    begin_b(g);
+    (void)drain(g, KVP_DRAIN_BEGIN, true, true);
+    world_advance(g->w, 20 * SEC);
+    told = drain(g, KVP_DRAIN_ASK, false, false);
+    assert_int_equal(told.state, KVP_DRAIN_RUNS);
+    assert_int_equal(told.evicted_objects, 0);
+    assert_true(told.no_room > 0 && told.no_room_bytes > 0 && told.ssd_objects > 0);
+    assert_int_equal(existing(g->c, 0, 60), 60);
+    (void)drain(g, KVP_DRAIN_BEGIN, true, false);
+    world_advance(g->w, 20 * SEC);
+    told = drain(g, KVP_DRAIN_ASK, false, false);
+    assert_int_equal(told.state, KVP_DRAIN_DONE);
+    there = existing(g->c, 0, 60);
+    assert_int_equal(told.moved_objects, 16);
+    assert_int_equal(there, 16);
+    assert_int_equal(told.evicted_objects, 44);
+    assert_true(existing(g->c, 44, 60) >= 14); /* those on the SSD are the oldest */
+}
+
+/* Fails if an SSD that cannot be read, or is away, is not named as the reason, or its objects are lost. */
+RIG_TEST_ON(test_drain_of_an_ssd_that_cannot_be_read, .conf = plain, .size = MEMORY, .size_b = 8 * MEMORY, .mems = 2,
+            .nodes = 1)
+{
+    Kvp__Pb__DrainReply told;
+
+    (void)begin_tier(g);
+    put_all(g->c, 0, 40);
+    begin_b(g);
+    g->a->is_stage_failing = true;
+    (void)drain(g, KVP_DRAIN_BEGIN, true, false);
+    world_advance(g->w, 5 * SEC);
+    told = drain(g, KVP_DRAIN_ASK, false, false);
+    assert_int_equal(told.state, KVP_DRAIN_RUNS);
+    assert_int_equal(told.left_objects, 0);
+    assert_true(told.failed > 0 && told.failed < 1000 && told.last_error == KVP_DRAIN_UNREAD && told.ssd_objects > 10);
+    g->a->is_stage_failing = false;
+    world_advance(g->w, 10 * SEC);
+    check_drained(g);
+    assert_int_equal(existing(g->c, 0, 40), 40);
+}
+
 TEST_MAIN()

@@ -450,9 +450,9 @@ check_moves(const kvp_master_t *m)
 
             if (mv == NULL || mv->segment != g) continue;
             all -= mv->len;
-            loading -= mv->is_load ? mv->len : 0;
+            loading -= kvp_moving_is_load(mv) ? mv->len : 0;
             placed -= mv->is_placed ? mv->len : 0;
-            writing -= mv->is_load ? 0 : mv->len;
+            writing -= kvp_moving_is_load(mv) ? 0 : mv->len;
         }
         if (loading != 0 || placed != 0 || all != 0) return "bytes on their way are wrong";
         if (!is_looked_after(m, g)) return "a load waits, and nothing is evicted for it";
