@@ -26,6 +26,9 @@ _PAGE_KEYS = 1000
 _BODY_MAX = 65536
 _STATUS = {"up": "OK", "draining": "DRAINING", "lost": "UNMOUNTING"}  # of a segment, in the reference's words
 _TEXT = "text/plain; charset=utf-8"
+# Who may ask, if the pool has tokens; monitor for the other paths. The master decides about its figures itself.
+_ROLES = {"/health": "", "/metrics": "", "/get_all_keys": "reader", "/query_key": "reader", "/batch_query_keys": "reader",
+          "/api/v1/remove_all": "writer"}
 
 log = logging.getLogger("mooncake.master")
 
@@ -107,6 +110,12 @@ class _Handler(BaseHTTPRequestHandler):
         known = paths.get(url.path)
         if known is None:
             self._text("404 Not Found\n", 404)
+            return
+        refused = self.server.tokens and self.server.tokens.refusal(
+            self.command, url.path, self.headers.get("Authorization"), self.client_address[0], _ROLES.get(url.path, "monitor"))
+        if refused:
+            self.close_connection = True
+            self._json({"success": False, "error_message": refused[1]}, refused[0])
             return
         try:
             known(parse_qs(url.query))
@@ -207,7 +216,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _who(self):
         """leader, or what the master is instead."""
-        return json.loads(self._ask("/role")[0])["role"] if self.server.is_elected else "leader"
+        return json.loads(self._ask("/health")[0])["role"] if self.server.is_elected else "leader"
 
     def _state(self):
         """(role, what the reference calls it): a leader serves where the pool answers."""
@@ -258,10 +267,11 @@ class _Handler(BaseHTTPRequestHandler):
         """(body, type, status) of what the master itself answers. _AwayError."""
         connection = http.client.HTTPConnection(self.server.metrics_at, timeout=_PATIENCE_S)
         try:
-            connection.request("GET", path)
+            given = self.headers.get("Authorization")
+            connection.request("GET", path, headers={"Authorization": given} if given else {})
             answer = connection.getresponse()
             return answer.read(), answer.headers["Content-Type"], answer.status
-        except (OSError, http.client.HTTPException) as e:
+        except (OSError, http.client.HTTPException, ValueError) as e:
             raise _AwayError(f"the master does not answer: {e}") from None
         finally:
             connection.close()
@@ -283,19 +293,19 @@ class _Handler(BaseHTTPRequestHandler):
 
 class Admin(ThreadingHTTPServer):
     """Serves at `at`, from the pool of `master`; metrics_at is where the master serves its own. With etcd, which elects one of several
-    masters, any of them answers for the pool of that cluster."""
+    masters, any of them answers for the pool of that cluster. tokens: a Tokens that says who may ask; None = everybody."""
 
     daemon_threads = True
     request_queue_size = 128  # who comes while others do waits for no second try
 
-    def __init__(self, at, master, metrics_at, etcd="", cluster=None):
+    def __init__(self, at, master, metrics_at, etcd="", cluster=None, tokens=None):
         super().__init__(at, _Handler)
         host, _, port = master.rpartition(":")
         where = f"etcd://{etcd}" if etcd else f"{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
         self._open = functools.partial(kvpool.Pool, where, name="mooncake_master", cluster=cluster)
         self._pool, self._lock = None if etcd else self._open(), threading.Lock()  # maybe none leads yet
         self.is_elected = bool(etcd)
-        self.metrics_at = metrics_at
+        self.metrics_at, self.tokens = metrics_at, tokens
         self.turns = threading.BoundedSemaphore(_AT_ONCE)
         self.rooms = threading.BoundedSemaphore(_CONNECTIONS)
 

@@ -178,11 +178,13 @@ def number(program, name, text, low, high):
     sys.exit(f"{program}: --{name} is {low} to {high}, not {text!r}")
 
 
-def check_open(program, *places):
-    """Warns of HTTP ports, each (host, port), that other hosts reach, because they ask for no token. KVPOOL_SECURITY=required ends the
+def check_open(program, tokens, *places):
+    """Warns of HTTP ports, each (host, port), that other hosts reach, if they ask for no token (tokens is None). KVPOOL_SECURITY=required ends the
     program instead."""
     found = " ".join(join_host(*at) for at in places if not at[0].startswith("127.") and at[0] not in ("::1", "localhost"))
-    if found and os.environ.get("KVPOOL_SECURITY"):
-        sys.exit(f"{program}: KVPOOL_SECURITY=required: {found} is not protected, and other hosts reach it. Give a loopback address")
-    if found:
-        logging.getLogger(program).warning("clients are not authenticated: every host that can connect here can use the HTTP port %s", found)
+    if tokens is not None or not found:
+        return
+    if os.environ.get("KVPOOL_SECURITY"):
+        sys.exit(f"{program}: KVPOOL_SECURITY=required: {found} is not protected, and other hosts reach it. Give a token file in KVPOOL_TOKENS, "
+                 "or a loopback address")
+    logging.getLogger(program).warning("clients are not authenticated: every host that can connect here can use the HTTP port %s", found)

@@ -27,7 +27,7 @@ def _quote(value):
 
 
 class Formatter(logging.Formatter):
-    """Formats a record as one line with time, level, part, msg and, for an exception, error."""
+    """Formats a record as one line with time, level, part, msg, the texts in its dict `pairs`, and, for an exception, error."""
 
     def __init__(self, is_json, is_journal):
         super().__init__()
@@ -37,7 +37,7 @@ class Formatter(logging.Formatter):
         level, priority = _LEVELS.get(record.levelname, ("info", 6))
         when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
         pairs = {} if self._is_journal else {"time": when}
-        pairs.update(level=level, part=record.name, msg=record.getMessage()[:_VALUE_MAX])
+        pairs.update(level=level, part=record.name, msg=record.getMessage()[:_VALUE_MAX], **getattr(record, "pairs", {}))
         if record.exc_info:
             pairs["error"] = self.formatException(record.exc_info)[-_VALUE_MAX:]
         if self._is_json:

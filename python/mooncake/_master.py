@@ -23,6 +23,7 @@ from ._admin import Admin
 from ._flags import Flags, check_open, number
 from ._metadata import MetadataServer
 from ._setup import CLUSTER, join_host
+from ._tokens import open_tokens
 
 _PROGRAM = "mooncake_master"
 _DURATION = re.compile(r"(\d+)(ms|s|m|h)?")
@@ -168,7 +169,8 @@ def main():
     etcd, cluster = _etcd(flags), flags["cluster_id"] or CLUSTER
     log = _log_in(flags["log_dir"])
     at_http, at_metadata = (flags["metrics_host"], http_port), (flags["http_metadata_server_host"], metadata_port)
-    check_open(_PROGRAM, *[at_http] * flags["enable_metric_reporting"], *[at_metadata] * flags["enable_http_metadata_server"])
+    tokens = open_tokens(_PROGRAM)
+    check_open(_PROGRAM, tokens, *[at_http] * flags["enable_metric_reporting"], *[at_metadata] * flags["enable_http_metadata_server"])
     parent = os.getpid()
     child = subprocess.Popen(
         [str(FOLDER / "kvpool-master"), "--listen", join_host(host, port), "--insecure", "--http", "127.0.0.1:0", "--data-dir",
@@ -184,9 +186,9 @@ def main():
     if "listen" in said:
         threading.Thread(target=lambda: sys.stdout.writelines(child.stdout), daemon=True).start()
         if flags["enable_metric_reporting"]:
-            is_whole = _starts(at_http, lambda: Admin(at_http, said["listen"], said["http"], etcd, cluster))
+            is_whole = _starts(at_http, lambda: Admin(at_http, said["listen"], said["http"], etcd, cluster, tokens))
         if is_whole and flags["enable_http_metadata_server"]:
-            is_whole = _starts(at_metadata, lambda: MetadataServer(*at_metadata))
+            is_whole = _starts(at_metadata, lambda: MetadataServer(*at_metadata, tokens))
         if not is_whole:
             child.terminate()
     code = child.wait()

@@ -2,8 +2,8 @@
 """The HTTP metadata server: bytes under keys, by GET, PUT and DELETE of /metadata?key=KEY, in memory alone. A GET tells the value's
 ETag, and a DELETE may say by If-Match which value is meant.
 
-Whoever reaches its port reads and changes all of it, as in Mooncake: keep it inside a network that you trust. What strangers may
-take is bounded: keys, bytes, connections, and the time of a request and of its answer. http.server parses requests. A thread serves each
+Without tokens, whoever reaches its port reads and changes all of it, as in Mooncake: keep it inside a network that you trust. What
+strangers may take is bounded: keys, bytes, connections, and the time of a request and of its answer. http.server parses requests. A thread serves each
 connection, and the thread that accepts shuts those down whose time is over.
 """
 import contextlib
@@ -149,8 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
         if len(body) < length:  # cut off
             self.close_connection = True
             return
-        with self.server.entries_lock:
-            status, answer = self._outcome(body)
+        status, answer = self._outcome(body)
         self.server.allow(self.connection, _EXCHANGE_S)
         self._send(status, answer, _tag(answer) if self.command == "GET" and status == 200 else "")
 
@@ -169,16 +168,22 @@ class _Handler(BaseHTTPRequestHandler):
             return (200, b"OK") if self.command == "GET" else (405, b"Method not allowed")
         if url.path != "/metadata":
             return 404, b"Not Found"
+        refused = self.server.tokens and self.server.tokens.refusal(
+            self.command, url.path, self.headers.get("Authorization"), self.client_address[0],
+            "reader" if self.command in ("GET", "HEAD") else "writer")
+        if refused:
+            return refused[0], refused[1].encode()
         if not key:
             return 400, b"metadata key is required"
         if len(key.encode()) > MAX_KEY_BYTES:
             return 400, b"metadata keys are %d bytes at most" % MAX_KEY_BYTES
         entries = self.server.entries
-        if self.command == "PUT":
-            return entries.put(key, body)
-        if self.command == "DELETE":
-            return entries.delete(key, self.headers.get("If-Match", ""))
-        return entries.get(key) if self.command == "GET" else (405, b"Method not allowed")
+        with self.server.entries_lock:
+            if self.command == "PUT":
+                return entries.put(key, body)
+            if self.command == "DELETE":
+                return entries.delete(key, self.headers.get("If-Match", ""))
+            return entries.get(key) if self.command == "GET" else (405, b"Method not allowed")
 
     def _send(self, status, body, tag=""):
         self.send_response(status)
@@ -207,7 +212,8 @@ class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, host, port):
+    def __init__(self, host, port, tokens):
+        self.tokens = tokens
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         # Of a name with addresses of both kinds that of IPv4: who asks for "localhost" finds it there.
         self.address_family, _, _, _, at = min(found, key=lambda one: one[0] != socket.AF_INET)
@@ -269,10 +275,11 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 class MetadataServer:
-    """start() serves at (host, port) in threads of its own, until stop(). A server starts once."""
+    """start() serves at (host, port) in threads of its own, until stop(). A server starts once. tokens: a Tokens that says who may ask;
+    None = everybody."""
 
-    def __init__(self, host, port):
-        self.host, self.port = host, port
+    def __init__(self, host, port, tokens=None):
+        self.host, self.port, self._tokens = host, port, tokens
         self.thread = None
         self._server = None
 
@@ -283,7 +290,7 @@ class MetadataServer:
     def start(self):
         """Returns when it listens; port is then the one it has. OSError where it cannot."""
         try:
-            self._server = _Server(self.host, self.port)
+            self._server = _Server(self.host, self.port, self._tokens)
         except OverflowError:
             raise OSError(errno.EINVAL, f"no port: {self.port}") from None
         self.port = self._server.server_address[1]

@@ -81,6 +81,22 @@ def _address(value):
     raise NamesError("the metadata server's entry under this name is not an engine's")
 
 
+def _authorization(host):
+    """The header with the token of KVPOOL_TOKEN_FILE. "" where there is none, and for other hosts, because HTTP is not encrypted, unless
+    KVPOOL_INSECURE_TOKENS=yes."""
+    path = os.environ.get("KVPOOL_TOKEN_FILE")
+    is_near = host == "localhost" or host == "::1" or host.startswith("127.")
+    if not path or not (is_near or os.environ.get("KVPOOL_INSECURE_TOKENS") == "yes"):
+        return ""
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_mode & 0o066:
+            raise NamesError(f"KVPOOL_TOKEN_FILE: {path}: other users may read it: chmod 600")
+        token = file.readline(65).decode("ascii", "replace").strip()
+    if not re.fullmatch(r"kvp_[\w-]{43}", token, re.ASCII):
+        raise NamesError(f"KVPOOL_TOKEN_FILE: {path}: its first line is not a token (kvp_ and 43 characters)")
+    return f"Authorization: Bearer {token}\r\n"
+
+
 class Names:
     """The names that the server at url knows. NamesError where url is none. Threads may call it as they like."""
 
@@ -208,7 +224,7 @@ class Names:
                 raise NamesError(f"an engine's name has 1 to {_NAME_BYTES} bytes")
             head = (f"{method} {self._path}?key={quote(f'kvpool/rpc_meta/{name}', safe='')} HTTP/1.1\r\n"
                     f"Host: {_setup.join_host(*self._at)}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
-                    + (f"If-Match: {tag}\r\n" if tag else "") + "\r\n")
+                    + (f"If-Match: {tag}\r\n" if tag else "") + _authorization(self._at[0]) + "\r\n")
             with socket.create_connection(self._at, _PATIENCE_S) as sock:
                 sock.settimeout(max(end - time.monotonic(), 0.001))
                 sock.sendall(head.encode() + body)

@@ -10,6 +10,7 @@ from enum import Enum
 from . import _logfmt
 from ._flags import check_open, version_of
 from ._metadata import MetadataServer
+from ._tokens import open_tokens
 
 __all__ = ["KVBootstrapServer", "KVPoll", "main"]
 
@@ -63,11 +64,12 @@ def main():
     parser.add_argument("--log-level", choices=["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], default="INFO")
     args = parser.parse_args()
     _logfmt.start(args.log_level)
-    check_open(_PROGRAM, (args.host, args.port))
+    tokens = open_tokens(_PROGRAM)
+    check_open(_PROGRAM, tokens, (args.host, args.port))
     # Blocked before the server's thread begins, which has them so too: sigwait takes them.
     ends = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
-    server = MetadataServer(args.host, args.port)
+    server = MetadataServer(args.host, args.port, tokens)
     try:
         server.start()
     except OSError as e:

@@ -28,9 +28,9 @@ def said(process):
 def master(programs):  # noqa: F811
     """start(*flags) -> (the process, its port, that of its HTTP paths), once it serves these."""
 
-    def start(*flags):
+    def start(*flags, env=None):
         rpc, metrics = free_ports(2)
-        process = programs("mooncake_master", f"--rpc_port={rpc}", f"--metrics_port={metrics}", "--rpc_address=127.0.0.1", *flags)
+        process = programs("mooncake_master", f"--rpc_port={rpc}", f"--metrics_port={metrics}", "--rpc_address=127.0.0.1", *flags, env=env)
         wait_until(lambda: fetch(metrics, "/health")[0] == 200 or process.poll() is not None, 20, "the master's health")
         assert process.poll() is None, said(process)
         return process, rpc, metrics
@@ -260,6 +260,59 @@ def test_paths_for_people(master, programs):  # noqa: F811
     assert found["k"]["values"] == [copy] and not found["absent"]["ok"]
     store.close()
     heads_are_as_gets(metrics)
+
+
+def test_ports_ask_for_tokens(master, programs, bench, monkeypatch):  # noqa: F811
+    """Fails if an HTTP port of a program with the reference's name answers without a token of the right role where the pool has tokens."""
+    file, files = Path(bench.home) / "pool.tokens", {}
+    for name, role, tenant in (("monitor", "monitor", "acme"), ("reader", "reader", "default"), ("writer", "writer", "default"),
+                               ("other", "writer", "acme"), ("admin", "admin", "acme"), ("node", "node", "n")):
+        made = bench.run("kvpool", "token", "create", "--file", str(file), "--role", role, "--id", name,
+                         *(("--name",) if role == "node" else ("--tenant",)), tenant)
+        files[name] = Path(bench.home) / f"{name}.token"
+        files[name].write_bytes(made.out)
+        files[name].chmod(0o600)
+    environment = {"KVPOOL_TOKENS": str(file)}
+    server_port = free_ports(1)[0]
+    server = programs("mooncake_http_metadata_server", "--host", "0.0.0.0", "--port", str(server_port),
+                      env={**environment, "KVPOOL_SECURITY": "required"})
+    process, _, http_port = master(env=environment)
+
+    def ask(port, path, who=None, method="GET"):
+        headers = {"Authorization": f"Bearer {files[who].read_text().strip()}"} if who else {}
+        return fetch(port, path, method, b"x" if method == "PUT" else None, **headers)[0]
+
+    wait_until(lambda: ask(server_port, "/health") == 200, 20, "the metadata server")
+    paths = [(http_port, "/get_all_keys", "GET", "reader"), (http_port, "/query_key?key=k", "GET", "reader"),
+             (http_port, "/batch_query_keys?keys=k", "GET", "reader"), (http_port, "/api/v1/remove_all", "POST", "writer"),
+             (http_port, "/metrics/summary", "GET", "monitor"), (http_port, "/role", "GET", "monitor"), (http_port, "/get_all_segments", "GET", "monitor"),
+             (server_port, "/metadata?key=k", "GET", "reader"), (server_port, "/metadata?key=k", "PUT", "writer"),
+             (server_port, "/metadata?key=k", "DELETE", "writer")]
+    ranks = ["monitor", "reader", "writer"]
+    for port, path, method, role in paths:
+        assert ask(port, path, method=method) == 401, path
+        for who in ranks:
+            assert (ask(port, path, who, method) not in (401, 403)) == (ranks.index(who) >= ranks.index(role)), (path, method, who)
+        assert ask(port, path, "node", method) == 403 and ask(port, path, "admin", method) not in (401, 403), (path, method)
+        assert role == "monitor" or ask(port, path, "other", method) == 403, (path, method)
+    assert ask(http_port, "/health") == ask(http_port, "/metrics") == 200 == ask(server_port, "/health")
+    assert re.search(r'part=audit msg=refused who=reader role=reader tenant="" from=127.0.0.1 what="POST /api/v1/remove_all" result=403 cause=',
+                     said(process)), said(process)
+    assert "not authenticated" not in said(server)
+    # An engine sends its token. A deleted token ends, though the file is written in place.
+    monkeypatch.setenv("KVPOOL_TOKEN_FILE", str(files["writer"]))
+    engine = TransferEngine()
+    assert engine.initialize("127.0.0.1", f"http://127.0.0.1:{server_port}/metadata", "tcp", "") == 0
+    monkeypatch.delenv("KVPOOL_TOKEN_FILE")
+    assert TransferEngine().initialize("localhost", f"http://127.0.0.1:{server_port}/metadata", "tcp", "") != 0
+    file.write_text("".join(line for line in file.read_text().splitlines(True) if " reader reader " not in line))
+    wait_until(lambda: ask(server_port, "/metadata?key=absent", "reader") == 401 == ask(http_port, "/get_all_keys", "reader"), 20, "the deletion")
+    assert ask(http_port, "/get_all_keys", "writer") == 200
+    file.write_text("not a token\n")
+    wait_until(lambda: ask(server_port, "/health") == 200 and ask(server_port, "/metadata?key=absent", "writer") == 404
+               and "line 1: a line has five fields" in said(server), 20, "the fault in the log")
+    bad = programs("mooncake_http_metadata_server", "--host", "127.0.0.1", "--port", "0", env=environment)
+    assert bad.wait(20) == 1 and "KVPOOL_TOKENS: " in said(bad) and "line 1: " in said(bad)
 
 
 def test_open_ports_are_named(programs):  # noqa: F811
