@@ -431,6 +431,17 @@ copy_was_dropped(sim_t *s, grant_t *g)
     return was_copied;
 }
 
+/* Another version replaced this one before that time: the put of the other one has waited for the copy. */
+static bool
+was_replaced(sim_t *s, const grant_t *g, uint64_t before_ns)
+{
+    if (g->is_retired && g->retired_ns < before_ns) return true;
+    for (known_t *k = known_first(s, g->digest); k != NULL; k = known_next(k, g->digest))
+        if (k->grant->tenant == g->tenant && k->grant->version > g->version && k->grant->commit_ns < before_ns)
+            return true;
+    return false;
+}
+
 /* What is removed is DEAD where it is being copied to, too: unless the master waited in vain. */
 void
 copy_removed(sim_t *s, kvp_digest_t digest, uint64_t heard_ns)
@@ -442,7 +453,7 @@ copy_removed(sim_t *s, kvp_digest_t digest, uint64_t heard_ns)
 
             if (g == NULL || g->mem->conn == 0 || g->commit_ns >= heard_ns || !kvp_digest_eq(g->digest, digest))
                 continue;
-            if (g->is_retired && g->retired_ns < heard_ns) continue; /* with its version, which another one replaced */
+            if (was_replaced(s, g, heard_ns)) continue; /* its order to retire may wait for its node */
             if (word == kvp_word_make(g->generation, KVP_DESC_SEALED) ||
                 word == kvp_word_make(g->generation, KVP_DESC_WRITING))
                 sim_fail(s, "I6", "a copy of what is removed is under way in slot %u of node%u", g->slot, g->mem->node);

@@ -314,7 +314,8 @@ reported(sim_t *s, mem_t *mem)
     uint32_t chunk = 0, slot = 0;
 
     for (grant_t *g; (g = grant_next(mem, &chunk, &slot)) != NULL;) {
-        if (g->is_copy && g->was_reported && !g->is_retired && master_has_place(s, g->digest, g->generation)) {
+        if ((g->is_copy || (g->is_staged && !g->must_return)) && g->was_reported && !g->is_retired &&
+            master_has_place(s, g->digest, g->generation)) {
             g->is_lost = false;
             copy_known(s, g);
             continue;

@@ -182,6 +182,15 @@ hears_report(sim_t *s, const conn_t *conn, const kvp_frame_t *f)
         if (p->made[i]->put != 0) watch_told_by_tier(s, s->oracle->puts[p->made[i]->put], &p->made[i]->desc);
 }
 
+/* The node says that it has the version: it may have had it all the time, for it did not hear that it may let it go. */
+static void
+note_kept(const conn_t *conn, const tiered_t *made)
+{
+    tiered_t *r = any_of(node_of(conn), made->desc.digest, made->desc.version);
+
+    if (r != NULL && r->was_reclaimed) r->over_term = 0;
+}
+
 void
 tier_hears(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 {
@@ -195,6 +204,7 @@ tier_hears(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     for (uint32_t i = 0; p != NULL && i < p->n && i < f->tail_len; i++) {
         if (p->grants == NULL && f->tail[i] != 0) p->made[i]->may_go |= is_forced(s, p->made[i]->from);
         if (p->grants == NULL && f->tail[i] != 0 && !p->made[i]->from->is_retired) p->made[i]->heard_ns = s->now;
+        if (p->grants == NULL && f->tail[i] != 0) note_kept(conn, p->made[i]);
         if (p->grants == NULL || p->grants[i] == NULL || f->tail[i] != KVP_STAGE_OK) continue;
         p->grants[i]->is_commit_asked = p->grants[i]->is_committed = true;
         know(s, p->grants[i]);
