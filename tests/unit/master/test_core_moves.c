@@ -297,6 +297,13 @@ RIG_TEST_ON(test_tasks_copy_and_move, .conf = plain, .size = 4 * MIB, .size_b = 
     world_advance(g->w, SEC);
     assert_int_equal(task_state(g->c, again.task).state, KVP_TASK_DONE);
     assert_int_equal(g->nb->copies_n, 2);
+    (void)begin_task(g->c, "key/3", 0, &b, 1); /* a move that a fail-over cut leaves both copies: again, it ends */
+    world_advance(g->w, SEC);
+    again = begin_task(g->c, "key/3", a, &b, 1);
+    world_advance(g->w, SEC);
+    assert_int_equal(task_state(g->c, again.task).state, KVP_TASK_DONE);
+    assert_int_equal(home_of(g->c, "key/3"), b);
+    assert_int_equal(g->nb->copies_n, 3);
 
     peer_lose(g->na); /* the copy and the moved object are read from b; the others are away */
     world_advance(g->w, SEC);
