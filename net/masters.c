@@ -31,6 +31,8 @@
 /* a find that has run for this long replaces each connection that was opened before the find began and has no answer to
  * WATCH */
 #define RENEW_NS (300 * KVP_NS_PER_MS)
+/* The same with TLS, whose handshakes cost a millisecond each: keep-alive has closed a dead connection by then. */
+#define RENEW_TLS_NS (5 * KVP_NS_PER_S)
 #define RENEW_AGE_NS (2 * KVP_NS_PER_S) /* a connection without an answer to WATCH is not replaced before this age */
 #define WHY_MAX 512u
 #define NAME_POLL_NS (10 * KVP_NS_PER_MS)
@@ -207,7 +209,8 @@ begin_at(const kvp_masters_t *m, const master_t *x)
 {
     if (x->conn.fd < 0) return m->find_ns != 0 || x != m->found ? x->next_ns : UINT64_MAX;
     if (x->since_ns >= m->find_ns || x->term != 0) return UINT64_MAX;
-    return kvp_max_u64(x->next_ns, kvp_max_u64(m->find_ns + RENEW_NS, x->since_ns + RENEW_AGE_NS));
+    return kvp_max_u64(x->next_ns, kvp_max_u64(m->find_ns + (x->conn.tls != NULL ? RENEW_TLS_NS : RENEW_NS),
+                                               x->since_ns + RENEW_AGE_NS));
 }
 
 static void

@@ -46,6 +46,9 @@
 #define RETRY_MAX_MS 200u /* longest pause between attempts to connect if calls do not wait (master_wait_ns > 0) */
 #define LASTING_NS (2 * KVP_NS_PER_S) /* a session that lasted this long resets the count of lost sessions */
 #define CONNECT_MAX_NS (1 * KVP_NS_PER_S) /* time limit of one attempt to connect to a master */
+/* The same on a connection with TLS: an attempt that ends early, because many clients come at once, wastes a handshake.
+ */
+#define HELLO_TLS_MAX_NS (3 * KVP_NS_PER_S)
 #define SEVERAL_WAIT_NS (10 * KVP_NS_PER_S) /* least wait of calls for a new leader if there are several masters */
 /* time limit for drain notices between two heartbeats; after 1250 ms of silence a client loses the keys of its
  * running puts */
@@ -185,7 +188,7 @@ say_hello(kvp_mastersession_t *s, kvp_framed_t *framed, uint64_t incarnation, ui
     kvp_conn_t *conn = NULL;
     kvp_err_t err;
 
-    deadline_ns = kvp_min_u64(deadline_ns, kvp_now_ns() + CONNECT_MAX_NS);
+    deadline_ns = kvp_min_u64(deadline_ns, kvp_now_ns() + (framed->tls != NULL ? HELLO_TLS_MAX_NS : CONNECT_MAX_NS));
     err = kvp_conn_open(framed, &ask, deadline_ns, detail, cap, &conn);
     if (err != KVP_OK) return err;
     if (kvp_masters_are_several(s->masters)) kvp_conn_watch(conn, look_after_masters, s);
