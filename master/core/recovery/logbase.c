@@ -142,7 +142,9 @@ kvp_logbase_begin(kvp_master_t *m, bool is_anew)
 
         if (g->life == KVP_SEGMENT_DROPPED) continue;
         kvp_record_segment(&m->cat, g);
-        if (g->drain != NULL) kvp_record_drain(&m->cat, g);
+        /* also after a drain: a node may have a copy that no log names, and the next master has to know that */
+        if (g->drain != NULL || (!g->is_tier && (m->prot.are_copies_open || m->space.drain_end > 0)))
+            kvp_record_drain(&m->cat, g);
     }
     if (m->cat.forgotten_term > 0) kvp_record_forgotten(&m->cat, 0, kvp_gen_make(m->cat.forgotten_term, 0));
     for (uint32_t i = 0; i < m->cat.tenants.limit; i++) {
