@@ -575,15 +575,17 @@ typedef struct {
     size_t struct_size;
     /* The name of the node. */
     const char *node;
-    /* ASK: only report. BEGIN: move the node's objects to other nodes; a second BEGIN
-     * changes the options. END: the node takes puts again. */
+    /* ASK: only report. BEGIN: move the node's objects to other nodes; a second BEGIN changes the
+     * options that are not 0, and keep_ssd. END: the node takes puts again. */
     uint32_t what;
-    /* BEGIN: 1 = no object is evicted to make room. 0 = if no memory is free elsewhere, the oldest
-     * objects of the pool are evicted. */
+    /* BEGIN: 1 = no object is evicted to make room. 2 = if no memory is free elsewhere, the oldest
+     * objects of the pool are evicted. 0 = as before; a new drain evicts. */
     uint32_t no_evict;
-    /* BEGIN: after this time objects are moved although a client views or holds them; 0 = never. */
+    /* BEGIN: after this time objects are moved although a client views or holds them; 0 = as before; a
+     * new drain waits for the client. A master that takes over waits again. */
     uint64_t deadline_ms;
-    /* BEGIN: the most bytes that all drains together move in a second; 0 = 200 MB. */
+    /* BEGIN: the most bytes that all drains together move in a second; 0 = as before; a new drain has
+     * 200 MB. */
     uint64_t bytes_per_s;
     /* BEGIN: 1 = objects that are on the node's SSD alone stay there, and no client can read them while
      * the node is away. 0 = they are moved to other nodes, too. */

@@ -149,6 +149,10 @@ kvp_query_at(const kvp_query_t *query, uint32_t i)
 /* kvp_drain_state (drain.c) returns the name of a drain's state: "none", "running" or "done". */
 const char *kvp_drain_state(const Kvp__Pb__DrainReply *msg);
 
+/* kvp_drain_write_wait (drain.c) writes the member "waits_for": why a drain does not go on, and what helps; "" = none.
+ */
+void kvp_drain_write_wait(kvp_jsonw_t *w, const Kvp__Pb__DrainReply *msg);
+
 /* kvp_call_release releases the tickets that were recorded under the id (control/tickets.h). Returns true if the
  * tickets belonged to the current session and the release reached its connection. */
 bool kvp_call_release(kvp_apicall_t *call, uint64_t id);

@@ -180,6 +180,9 @@ write_drain(kvp_jsonw_t *w, const Kvp__Pb__DrainReply *msg)
     kvp_jsonw_u64(w, "moved_objects", msg->moved_objects);
     kvp_jsonw_u64(w, "moved_bytes", msg->moved_bytes);
     kvp_jsonw_u64(w, "stuck_objects", msg->held + msg->no_room + msg->no_node + msg->unfinished + msg->unread);
+    kvp_jsonw_u64(w, "evicted_objects", msg->evicted_objects);
+    kvp_jsonw_u64(w, "ssd_objects", msg->ssd_objects);
+    kvp_drain_write_wait(w, msg);
 }
 
 static bool

@@ -96,7 +96,7 @@ def test_drained_node_that_is_away_when_the_master_restarts(bench, make_pool):
     pool.master = bench.master(data_dir=f"{bench.home}/data", listen=pool.addr, name="master2")
     wait_until(lambda: segments(pool)["stays"]["state"] == "up", 10, "the other node to be back")
     assert re.search(r"^  gone +away \(drained\) +- ", pool.kvpool("node", "ls").text, re.M), pool.kvpool("node", "ls").text
-    assert "gone is away. It was drained, and no object is lost" in pool.kvpool("node", "ls").text
+    assert "gone is away. It was drained: its memory had no object any more. No object is lost with it" in pool.kvpool("node", "ls").text
     found = {f["code"]: f for f in pool.kvpool("doctor", "--json").json["findings"]}
     assert "node_drained" in found and not {"node_away", "ssd_away"} & found.keys(), found
     assert '"status":"ok"' in pool.master.http_get("/health")[1]
@@ -129,11 +129,25 @@ def test_full_pool_says_what_is_missing(pool):
     client("bput a/ 0 500 100000")
     before = figures(pool.master)["evictions"]
     stuck = pool.kvpool("node", "drain", "node1", "--wait", "--no-evict", timeout=60 * SLOW)
-    assert stuck.rc == 1 and "lack" in stuck.err and "--no-evict" in stuck.err, stuck
+    assert stuck.rc == 1 and "lack" in stuck.err and "--evict" in stuck.err, stuck
+    asked = drain(pool, "node1", "--rate", "1GB").json  # changes the rate alone
+    assert asked["no_room_bytes"] > MIB and asked["no_evict"] and asked["limit_bytes_per_s"] == 10**9, asked
+    wait_until(lambda: drain(pool, "node1").json["is_durable"], 10, "a question that does not begin the drain again")
+    asked = drain(pool, "node1").json
+    assert asked["no_evict"] and asked["limit_bytes_per_s"] == 10**9 and "lack" in asked["waits_for"], asked
     assert figures(pool.master)["evictions"] == before
-    assert drain(pool, "node1").json["no_room_bytes"] > MIB
-    done = drain(pool, "node1", "--wait")
-    assert done.rc == 0 and done.json["left_objects"] == 0, done
+    assert "stuck" in pool.kvpool("node", "ls").text and "other nodes lack" in pool.kvpool("node", "ls").text
+    draining = [f for f in pool.kvpool("doctor", "--json").json["findings"] if f["code"] == "node_draining"]
+    assert draining[0]["severity"] == "info" and "other nodes lack" in draining[0]["what"], draining
+    done = drain(pool, "node1", "--wait", "--evict")
+    assert done.rc == 0 and done.json["left_objects"] == 0 and not done.json["waits_for"], done
+    evicted = figures(pool.master)["evictions"] - before
+    assert done.json["evicted_objects"] == segments(pool)["node1"]["evicted_objects"] == evicted > 0, done
+    pool.nodes[0].kill9()
+    said = f"{evicted} objects of the pool were evicted for it"
+    wait_until(lambda: said in pool.kvpool("node", "ls").text, 10, "the list to say what the drain has cost")
+    finding = {f["code"]: f for f in pool.kvpool("doctor", "--json").json["findings"]}["node_drained"]
+    assert f"for the drain {evicted} objects" in finding["what"], finding
     got = client("bget a/ 0 500 100000")
     assert got["wrong"] == 0 and set(got["results"]) == {"OK", "NOT_FOUND"} and got["results"]["OK"] > 200, got
 
@@ -145,6 +159,7 @@ def test_drain_refuses_what_it_cannot_do(pool):
         (("drain",), 2, "drain NAME"),
         (("shake", "node1"), 2, "drain NAME"),
         (("undrain", "node1", "--wait"), 2, "undrain"),
+        (("drain", "node1", "--evict", "--no-evict"), 2, "exclude each other"),
         (("drain", "node1", "--rate", "0"), 2, "rate"),
         (("drain", "node1", "--grace", "never"), 2, "grace"),
     ):

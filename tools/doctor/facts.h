@@ -80,6 +80,9 @@ typedef struct {
     char transport[8];
     bool is_here; /* a flag: the node counts as running on this host */
     bool is_drained; /* a flag: a drain has left no object in the node's memory */
+    uint64_t drain_evicted; /* objects of the pool that its drain has evicted */
+    uint64_t drain_ssd; /* objects on its SSD alone, while it drains */
+    char drain_waits[256]; /* why its drain does not go on; "" = it does, or there is none */
     uint64_t size_bytes, chunk_bytes;
     uint64_t objects; /* of a tier: those that are not in memory */
     kvp_doctor_probe_t probes[KVP_DOCTOR_TRANSPORTS];

@@ -516,12 +516,20 @@ static void
 judge_node(judge_t *j, const kvp_doctor_node_t *node)
 {
     if (strcmp(node->state, "lost") == 0 && node->is_drained) {
-        set_fix(say_finding(begin_finding(j, KVP_DOCTOR_INFO, "node_drained"), "",
-                            "node %s is away: it was drained, and no object is lost", node->name),
-                "start it, then: kvpool node undrain %s", node->name);
+        set_fix(
+            say_finding(begin_finding(j, KVP_DOCTOR_INFO, "node_drained"), "",
+                        "node %s is away: it was drained, and no object is lost with it; for the drain %llu objects "
+                        "of the pool were evicted, and %llu objects on its SSD cannot be read now",
+                        node->name, (unsigned long long)node->drain_evicted, (unsigned long long)node->drain_ssd),
+            "start it, then: kvpool node undrain %s", node->name);
         return;
     }
-    if (strcmp(node->state, "up") != 0) {
+    if (strcmp(node->state, "draining") == 0) {
+        set_fix(say_finding(begin_finding(j, KVP_DOCTOR_INFO, "node_draining"), "",
+                            "node %s is being drained, and accepts no new objects%s%s", node->name,
+                            node->drain_waits[0] != '\0' ? "; it waits: " : "", node->drain_waits),
+                "kvpool node drain %s shows how far it is; kvpool node undrain %s ends it", node->name, node->name);
+    } else if (strcmp(node->state, "up") != 0) {
         say_finding(begin_finding(j, KVP_DOCTOR_ERROR, "node_away"),
                     "start the node again, or wait until the master gives it up", "node %s at %s is %s", node->name,
                     node->addr, node->state);

@@ -167,6 +167,9 @@ read_node(struct json_object *from, const char *host_id, kvp_doctor_node_t *node
     node->objects = kvp_json_get_u64(from, "objects");
     node->chunk_bytes = kvp_json_get_u64(from, "chunk_bytes");
     node->is_here = strcmp(node->host_id, host_id) == 0;
+    node->drain_evicted = kvp_json_get_u64(from, "evicted_objects");
+    node->drain_ssd = kvp_json_get_u64(from, "ssd_objects");
+    copy_text(from, "waits_for", node->drain_waits, sizeof node->drain_waits);
     node->is_drained = strcmp(kvp_json_get_text(from, "drain"), "done") == 0;
 }
 

@@ -14,7 +14,7 @@
 
 #define POLL_NS (200 * KVP_NS_PER_MS)
 #define LINE_NS (5 * KVP_NS_PER_S) /* the time between two lines of progress */
-#define STUCK_NS (10 * KVP_NS_PER_S) /* a drain from which no object has left for this long is stuck */
+#define STUCK_NS (10 * KVP_NS_PER_S) /* a drain from which no object has left for this long, and --grace, is stuck */
 #define GRACE_MAX_NS (30ull * 86400 * 1000000000)
 #define TEXT_MAX (64u << 10)
 
@@ -48,12 +48,17 @@ left_of(struct json_object *p, const char *memory_key, const char *ssd_key)
     return kvp_json_get_u64(p, memory_key) + (has_ssd ? kvp_json_get_u64(p, ssd_key) : 0);
 }
 
+static uint64_t
+moved_per_s(struct json_object *p)
+{
+    return kvp_json_get_u64(p, "moved_bytes") / (kvp_json_get_u64(p, "run_ms") / 1000 + 1);
+}
+
 static void
 print_line(const drain_t *d, struct json_object *p)
 {
     char left[KVP_BYTES_TEXT_MAX], rate[KVP_BYTES_TEXT_MAX];
-    const uint64_t left_bytes = left_of(p, "left_bytes", "ssd_bytes"), ms = kvp_json_get_u64(p, "run_ms");
-    const uint64_t per_s = kvp_json_get_u64(p, "moved_bytes") / (ms / 1000 + 1);
+    const uint64_t left_bytes = left_of(p, "left_bytes", "ssd_bytes"), per_s = moved_per_s(p);
 
     if (d->common.is_json) return;
     fprintf(stderr, "left %" PRIu64 " objects, %s; %s/s", left_of(p, "left_objects", "ssd_objects"),
@@ -102,37 +107,25 @@ print_progress(const drain_t *d, struct json_object *p)
         else
             kvp_report_count(report, rows[i].key, rows[i].label, value);
     }
+    if (strcmp(kvp_json_get_text(p, "state"), "running") == 0 && moved_per_s(p) > 0) {
+        kvp_report_bytes(report, "moved_per_s", "moved a second", moved_per_s(p));
+        kvp_report_count(report, "seconds_left", "seconds left, about",
+                         left_of(p, "left_bytes", "ssd_bytes") / moved_per_s(p));
+    }
     if (kvp_json_get_u64(p, "failed_copies") > 0)
         kvp_report_text(report, "last_failure", "last failure", kvp_json_get_text(p, "last_failure"));
     kvp_report_print(report, false);
+    if (*kvp_json_get_text(p, "waits_for") != '\0') printf("waits: %s\n", kvp_json_get_text(p, "waits_for"));
 }
 
 /* Says why the drain cannot go on. Returns the exit code. */
 static int
 complain_stuck(const drain_t *d, struct json_object *p)
 {
-    char missing[KVP_BYTES_TEXT_MAX];
-    const char *node = d->what.node;
+    const char *why = kvp_json_get_text(p, "waits_for");
 
-    if (kvp_json_get_u64(p, "no_room_objects") > 0)
-        return kvp_cli_complain(
-            d->verb, KVP_EXIT_REFUSED,
-            "the drain of %s is stuck: other nodes lack %s of free memory. Add a node, or drain without --no-evict",
-            node, kvp_format_bytes(kvp_json_get_u64(p, "no_room_bytes"), missing));
-    if (kvp_json_get_u64(p, "no_node_objects") > 0)
-        return kvp_cli_complain(d->verb, KVP_EXIT_REFUSED,
-                                "the drain of %s is stuck: no other node is up that can take the objects", node);
-    if (kvp_json_get_u64(p, "held_objects") > 0)
-        return kvp_cli_complain(
-            d->verb, KVP_EXIT_REFUSED,
-            "the drain of %s waits for clients that hold objects. Stop them, or drain with --grace 10s", node);
-    if (kvp_json_get_u64(p, "unread_objects") > 0)
-        return kvp_cli_complain(d->verb, KVP_EXIT_REFUSED,
-                                "the drain of %s is stuck: %" PRIu64
-                                " objects are on an SSD that cannot be read. Repair it, or drain with --keep-ssd",
-                                node, kvp_json_get_u64(p, "unread_objects"));
-    return kvp_cli_complain(d->verb, KVP_EXIT_REFUSED, "the drain of %s is stuck: %s", node,
-                            kvp_json_get_text(p, "last_failure"));
+    return kvp_cli_complain(d->verb, KVP_EXIT_REFUSED, "the drain of %s is stuck: %s", d->what.node,
+                            *why != '\0' ? why : "no object has left for a while, and the master knows no reason");
 }
 
 /* Waits until the drain is over. Returns the exit code; *p_inout is the last progress. */
@@ -140,6 +133,7 @@ static int
 wait_for_drain(drain_t *d, struct json_object **p_inout)
 {
     const struct timespec pause = kvp_timespec(POLL_NS);
+    const uint64_t stuck_ns = STUCK_NS + d->what.deadline_ms * KVP_NS_PER_MS;
     uint64_t line_ns = kvp_now_ns() + LINE_NS, moved_ns = kvp_now_ns(), had_left = UINT64_MAX;
 
     d->what.what = KVPOOL_DRAIN_ASK;
@@ -156,7 +150,7 @@ wait_for_drain(drain_t *d, struct json_object **p_inout)
             return KVP_EXIT_DONE;
         if (left != had_left) moved_ns = now_ns;
         had_left = left;
-        if (now_ns - moved_ns > STUCK_NS) return complain_stuck(d, p);
+        if (now_ns - moved_ns > stuck_ns) return complain_stuck(d, p);
         if (now_ns >= line_ns) {
             print_line(d, p);
             line_ns = now_ns + LINE_NS;
@@ -173,6 +167,8 @@ static int
 run_drain(drain_t *d, bool has_wait)
 {
     const uint32_t what = d->what.what;
+    const bool keeps_ssd = d->what.keep_ssd != 0;
+    const bool has_change = keeps_ssd || d->what.no_evict != 0 || d->what.deadline_ms > 0 || d->what.bytes_per_s > 0;
     struct json_object *p = NULL;
     bool was_draining = false;
     int err, code = kvp_cli_open(d->verb, &d->common, &d->pool);
@@ -180,8 +176,10 @@ run_drain(drain_t *d, bool has_wait)
     if (code != KVP_EXIT_DONE) return code;
     d->what.what = KVPOOL_DRAIN_ASK;
     err = ask_drain(d, &p);
-    if (err == KVPOOL_OK) {
-        was_draining = strcmp(kvp_json_get_text(p, "state"), "none") != 0;
+    if (err == KVPOOL_OK) was_draining = strcmp(kvp_json_get_text(p, "state"), "none") != 0;
+    if (was_draining && !keeps_ssd) d->what.keep_ssd = !json_object_get_boolean(kvp_json_get(p, "with_ssd"));
+    /* `drain` without an option to change asks a drain that runs how far it is */
+    if (err == KVPOOL_OK && (what == KVPOOL_DRAIN_END || !was_draining || has_change)) {
         json_object_put(p);
         p = NULL;
         d->what.what = what;
@@ -201,7 +199,7 @@ run_drain(drain_t *d, bool has_wait)
 int
 kvp_cli_node(const kvp_cli_verb_t *verb, int argc, char **argv)
 {
-    bool has_wait = false, keeps_ssd = false, has_no_evict = false;
+    bool has_wait = false, keeps_ssd = false, has_no_evict = false, has_evict = false;
     uint64_t grace_ns = 0, rate = 0;
     const kvp_cli_opt_t opts[] = {
         {"wait", KVP_CLI_FLAG, &has_wait, NULL, "drain: until no object is left", 0, 0},
@@ -211,6 +209,8 @@ kvp_cli_node(const kvp_cli_verb_t *verb, int argc, char **argv)
         {"keep-ssd", KVP_CLI_FLAG, &keeps_ssd, NULL, "drain: objects that are on the node's SSD alone stay there", 0,
          0},
         {"no-evict", KVP_CLI_FLAG, &has_no_evict, NULL, "drain: stop where no memory is free, and evict nothing", 0, 0},
+        {"evict", KVP_CLI_FLAG, &has_evict, NULL, "drain: evict where no memory is free (default; ends --no-evict)", 0,
+         0},
         {"rate", KVP_CLI_BYTES, &rate, "BYTES", "drain: the most bytes a second, over all drains (default 200 MB)", 1,
          1ull << 40},
     };
@@ -224,11 +224,13 @@ kvp_cli_node(const kvp_cli_verb_t *verb, int argc, char **argv)
         return kvp_cli_complain(verb, KVP_EXIT_USAGE, "say what: ls, drain NAME or undrain NAME");
     d.what.node = argv[first + 1];
     d.what.what = strcmp(argv[first], "drain") == 0 ? KVPOOL_DRAIN_BEGIN : KVPOOL_DRAIN_END;
-    d.what.no_evict = has_no_evict;
+    d.what.no_evict = has_no_evict ? 1 : has_evict ? 2 : 0;
     d.what.keep_ssd = keeps_ssd;
     d.what.deadline_ms = grace_ns / KVP_NS_PER_MS;
     d.what.bytes_per_s = rate;
-    if (d.what.what == KVPOOL_DRAIN_END && (has_wait || grace_ns > 0 || keeps_ssd || has_no_evict || rate > 0))
+    if (d.what.what == KVPOOL_DRAIN_END && (has_wait || grace_ns > 0 || keeps_ssd || d.what.no_evict != 0 || rate > 0))
         return kvp_cli_complain(verb, KVP_EXIT_USAGE, "undrain has no options of drain");
+    if (has_evict && has_no_evict)
+        return kvp_cli_complain(verb, KVP_EXIT_USAGE, "--evict and --no-evict exclude each other");
     return run_drain(&d, has_wait);
 }

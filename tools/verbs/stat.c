@@ -250,6 +250,17 @@ print_stat(struct json_object *stat, const kvp_cli_common_t *common, bool wants_
 }
 
 /* ---- lists of masters and nodes */
+/* Prints what a drain has cost, or goes on costing, as sentences. */
+static void
+print_drain_cost(struct json_object *row)
+{
+    const uint64_t evicted = kvp_json_get_u64(row, "evicted_objects"), on_ssd = kvp_json_get_u64(row, "ssd_objects");
+
+    if (evicted > 0) printf("%" PRIu64 " objects of the pool were evicted for it. ", evicted);
+    if (on_ssd > 0) printf("%" PRIu64 " objects on its SSD cannot be read now. ", on_ssd);
+    if (evicted + on_ssd == 0) printf("No object is lost with it. ");
+}
+
 /* Prints the nodes, and after them a line for each node that is being drained. */
 static void
 print_nodes(struct json_object *rows)
@@ -261,21 +272,24 @@ print_nodes(struct json_object *rows)
     print_some_columns("nodes", rows, shown, KVP_ARRAY_LEN(shown));
     for (size_t i = 0; i < json_object_array_length(rows); i++) {
         struct json_object *row = json_object_array_get_idx(rows, i);
+        const char *why = kvp_json_get_text(row, "waits_for");
         char moved[KVP_BYTES_TEXT_MAX];
 
         if (strcmp(kvp_json_get_text(row, "drain"), "none") == 0) continue;
         if (strcmp(kvp_json_get_text(row, "state"), "away (drained)") == 0) {
-            printf("%s is away. It was drained, and no object is lost. Start it, then: kvpool node undrain %s\n",
-                   kvp_json_get_text(row, "node"), kvp_json_get_text(row, "node"));
+            printf("%s is away. It was drained: its memory had no object any more. ", kvp_json_get_text(row, "node"));
+            print_drain_cost(row);
+            printf("Start it, then: kvpool node undrain %s\n", kvp_json_get_text(row, "node"));
             continue;
         }
         printf("%s: %s; left %" PRIu64 " objects and %" PRIu64 " on its SSD alone, moved %" PRIu64
-               " (%s), stuck %" PRIu64 "\n",
+               " (%s), evicted %" PRIu64 ", stuck %" PRIu64 "%s%s\n",
                kvp_json_get_text(row, "node"),
                strcmp(kvp_json_get_text(row, "drain"), "done") == 0 ? "drained" : "is being drained",
                kvp_json_get_u64(row, "objects"), kvp_json_get_u64(row, "left_ssd_objects"),
                kvp_json_get_u64(row, "moved_objects"), kvp_format_bytes(kvp_json_get_u64(row, "moved_bytes"), moved),
-               kvp_json_get_u64(row, "stuck_objects"));
+               kvp_json_get_u64(row, "evicted_objects"), kvp_json_get_u64(row, "stuck_objects"),
+               *why != '\0' ? ": " : "", why);
     }
 }
 

@@ -204,14 +204,16 @@ static bool
 evict_oldest(kvp_evict_t *ev, kvp_drain_t *d, uint32_t oid)
 {
     kvp_tenant_t *t = kvp_obj_tenant(ev->cat, kvp_obj(ev->cat->index, oid));
-    uint32_t unit;
+    const kvp_member_t *mb;
     const kvp_segment_t *g;
+    uint32_t unit;
 
     unit = kvp_victim_next(ev->prot, t, KVP_OID_NONE);
     if (unit == KVP_OID_NONE) return false;
     g = kvp_obj_chunk(ev->cat, kvp_obj(ev->cat->index, unit))->segment;
-    d->evicted += g->drain == d;
-    d->evicted_bytes += g->drain == d ? kvp_victim_bytes(ev->prot, unit) : 0;
+    mb = kvp_group_member(ev->cat, kvp_obj(ev->cat->index, unit));
+    d->evicted += mb != NULL && mb->group->lead == unit ? mb->group->committed_n : 1;
+    d->evicted_bytes += kvp_victim_bytes(ev->prot, unit);
     ev->ctx->st.evict_foreground++;
     /* else the object would be on the SSD of the draining node alone, and be loaded again */
     if (g->drain != NULL && leaves_ssd(ev, g->drain, kvp_obj(ev->cat->index, unit)))
@@ -243,6 +245,7 @@ look_at(kvp_evict_t *ev, kvp_segment_t *g, kvp_chunk_t *c, uint32_t slot)
     if (o->is_moving != 0) return true; /* its SSD is to say first whether it has the object */
     if (o->has_ext && kvp_obj_ext(ev->cat->index, o)->leaving == places[at].generation) {
         if (o->tickets > 0) note_stay(d, KVP_STAYS_HELD);
+        kvp_leaving_begin(ev->prot, oid, &places[at], d->deadline_ns); /* the time limit may be new */
         return true;
     }
     for (uint32_t i = 0; i < n; i++) {

@@ -26,9 +26,12 @@ void
 kvp_leaving_begin(kvp_protect_t *prot, uint32_t oid, const kvp_place_t *at, uint64_t due_ns)
 {
     kvp_obj_t *o = kvp_obj(prot->cat->index, oid);
-    kvp_leaving_t *l;
+    kvp_leaving_t *l = find_leaving(prot, kvp_obj_version(o));
 
-    if (find_leaving(prot, kvp_obj_version(o)) != NULL) return;
+    if (l != NULL) {
+        l->due_ns = kvp_min_u64(l->due_ns, due_ns);
+        return;
+    }
     l = kvp_core_alloc(1, sizeof *l);
     l->digest = kvp_obj_digest_of(prot->cat, o);
     l->version = kvp_obj_version(o);

@@ -65,41 +65,55 @@ kvp_drain_describe(const kvp_master_t *m, const kvp_segment_t *g, Kvp__Pb__Drain
         reply->ssd_objects = g->tier->objects;
         reply->ssd_bytes = g->tier->used_bytes;
     }
+    reply->is_away = g->node == NULL;
     reply->is_durable = kvp_drain_is_durable(&m->space, g);
     if (d == NULL) return;
     reply->with_ssd = (d->flags & KVP_JREC_DRAIN_SSD) != 0;
     reply->state =
         is_empty(m, g) && (!has_ssd || !reply->with_ssd || is_empty(m, g->tier)) ? KVP_DRAIN_DONE : KVP_DRAIN_RUNS;
+    reply->no_evict = (d->flags & KVP_JREC_DRAIN_NO_EVICT) != 0;
     reply->moved_objects = d->moved;
     reply->moved_bytes = d->moved_bytes;
     reply->evicted_objects = d->evicted;
     reply->evicted_bytes = d->evicted_bytes;
     reply->bytes_per_s = d->bytes_per_s == 0 ? KVP_DRAIN_BYTES_PER_S : d->bytes_per_s;
     reply->run_ms = (m->ctx.now_ns - d->began_ns) / KVP_MS(1);
+    reply->failed = d->failed;
+    reply->last_error = d->last_error;
+    if (reply->state == KVP_DRAIN_DONE) return; /* the last walk may have seen objects that have left since then */
     reply->held = d->stayed[KVP_STAYS_HELD];
     reply->no_room = d->stayed[KVP_STAYS_NO_ROOM];
     reply->no_room_bytes = d->had_no_room_bytes;
     reply->no_node = d->stayed[KVP_STAYS_NO_NODE];
     reply->unfinished = d->stayed[KVP_STAYS_UNFINISHED];
     reply->unread = d->stayed[KVP_STAYS_UNREAD];
-    reply->failed = d->failed;
-    reply->last_error = d->last_error;
+}
+
+/* Begins the drain, or changes the options of the running one that the message names. */
+static void
+begin_drain(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Drain *msg)
+{
+    const kvp_drain_t *d = g->drain;
+    /* bounded, so that no sum of times overflows */
+    const uint64_t wait_ms = kvp_min_u64(msg->deadline_ms, 1ull << 40);
+    const bool had_no_evict = d != NULL && (d->flags & KVP_JREC_DRAIN_NO_EVICT) != 0;
+    uint64_t bytes_per_s = msg->bytes_per_s, deadline_ns = m->ctx.now_ns + KVP_MS(wait_ms);
+
+    if (bytes_per_s == 0 && d != NULL) bytes_per_s = d->bytes_per_s;
+    if (msg->deadline_ms == 0) deadline_ns = d == NULL ? UINT64_MAX : d->deadline_ns;
+    kvp_drain_begin(&m->evict, g,
+                    (msg->no_evict || (had_no_evict && !msg->evict) ? KVP_JREC_DRAIN_NO_EVICT : 0) |
+                        (msg->until_mount ? KVP_JREC_DRAIN_UNTIL_MOUNT : 0) | (msg->with_ssd ? KVP_JREC_DRAIN_SSD : 0),
+                    bytes_per_s, deadline_ns);
 }
 
 static void
 carry_out(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Drain *msg)
 {
-    const uint32_t flags = (msg->no_evict ? KVP_JREC_DRAIN_NO_EVICT : 0) |
-                           (msg->until_mount ? KVP_JREC_DRAIN_UNTIL_MOUNT : 0) |
-                           (msg->with_ssd ? KVP_JREC_DRAIN_SSD : 0);
-    /* bounded, so that no sum of times overflows */
-    const uint64_t wait_ms = kvp_min_u64(msg->deadline_ms, 1ull << 40);
-
     const bool goes_on = msg->until_mount && g->drain != NULL && (g->drain->flags & KVP_JREC_DRAIN_UNTIL_MOUNT) == 0;
 
     if (msg->what == KVP_DRAIN_BEGIN && !goes_on)
-        kvp_drain_begin(&m->evict, g, flags, msg->bytes_per_s,
-                        msg->deadline_ms == 0 ? UINT64_MAX : m->ctx.now_ns + KVP_MS(wait_ms));
+        begin_drain(m, g, msg);
     else if (msg->what == KVP_DRAIN_END)
         kvp_drain_end(&m->evict, g);
 }

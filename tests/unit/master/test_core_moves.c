@@ -108,6 +108,35 @@ RIG_TEST_ON(test_a_held_object_leaves_later, .conf = plain, .size = 4 * MIB, .si
     assert_int_equal(count(g->c, 0, 4), 4);
 }
 
+/* A time limit that a running drain gets ends the wait for what was held before. */
+RIG_TEST_ON(test_a_later_time_limit_counts, .conf = plain, .size = 4 * MIB, .size_b = 4 * MIB, .mems = 2, .nodes = 1)
+{
+    Kvp__Pb__Drain msg = KVP__PB__DRAIN__INIT;
+    Kvp__Pb__DrainReply told;
+    kvp_wire_loc_t loc;
+    uint64_t ticket;
+
+    fill(g->c, 0, 4, LEN);
+    assert_int_equal(get(g->c, "key/0", &ticket, &loc), KVP_OK);
+    begin_b(g);
+    (void)drain(g->c, "a", KVP_DRAIN_BEGIN, false);
+    world_advance(g->w, 5 * SEC);
+    assert_int_equal(drain(g->c, "a", KVP_DRAIN_ASK, false).held, 1);
+    msg.node = (char *)"a";
+    msg.what = KVP_DRAIN_BEGIN;
+    msg.deadline_ms = 1000;
+    (void)ask_drain(g->c, msg);
+    msg.deadline_ms = 0; /* this leaves the limit as it is */
+    (void)ask_drain(g->c, msg);
+    world_advance(g->w, 900 * MS);
+    assert_int_equal(drain(g->c, "a", KVP_DRAIN_ASK, false).left_objects, 1);
+    world_advance(g->w, 500 * MS);
+    told = drain(g->c, "a", KVP_DRAIN_ASK, false);
+    assert_int_equal(told.state, KVP_DRAIN_DONE);
+    assert_int_equal(told.held, 0);
+    release(g->c, ticket);
+}
+
 /* While the node of the other copy is away, readers are sent to the one that is leaving: it waits for them, too. */
 RIG_TEST_ON(test_a_reader_of_a_leaving_copy_holds_it, .conf = plain, .size = 4 * MIB, .size_b = 4 * MIB, .mems = 2,
             .nodes = 1)
@@ -151,6 +180,7 @@ RIG_TEST_ON(test_a_move_is_no_use, .conf = plain, .size = 2 * MIB, .size_b = 2 *
 
 RIG_TEST_ON(test_without_room_nothing_goes, .conf = plain, .size = 2 * MIB, .size_b = MIB, .mems = 2, .nodes = 1)
 {
+    Kvp__Pb__Drain again = KVP__PB__DRAIN__INIT;
     Kvp__Pb__DrainReply told;
 
     fill(g->c, 0, 24, LEN);
@@ -163,9 +193,21 @@ RIG_TEST_ON(test_without_room_nothing_goes, .conf = plain, .size = 2 * MIB, .siz
     assert_int_equal(told.no_room, 8);
     assert_int_equal(told.no_room_bytes, 8 * LEN);
     assert_int_equal(count(g->c, 0, 24), 24);
-    (void)drain(g->c, "a", KVP_DRAIN_BEGIN, false); /* now the oldest of all go */
-    world_advance(g->w, 2 * SEC);
-    assert_int_equal(drain(g->c, "a", KVP_DRAIN_ASK, false).state, KVP_DRAIN_DONE);
+    again.node = (char *)"a";
+    again.what = KVP_DRAIN_BEGIN;
+    again.bytes_per_s = 8 << 20;
+    assert_int_equal(ask_drain(g->c, again).bytes_per_s, 8 << 20);
+    world_advance(g->w, 2 * SEC); /* options that were not named stay */
+    assert_int_equal(count(g->c, 0, 24), 24);
+    again.bytes_per_s = 0;
+    again.evict = true;
+    assert_int_equal(ask_drain(g->c, again).bytes_per_s, 8 << 20);
+    world_advance(g->w, 2 * SEC); /* now the oldest of all go, on either node, and all of them are counted */
+    told = drain(g->c, "a", KVP_DRAIN_ASK, false);
+    assert_int_equal(told.state, KVP_DRAIN_DONE);
+    assert_int_equal(told.no_room, 0);
+    assert_int_equal(told.evicted_objects, 24 - count(g->c, 0, 24));
+    assert_int_equal(told.evicted_bytes, told.evicted_objects * LEN);
     assert_true(count(g->c, 0, 24) >= 15);
     assert_int_equal(count(g->c, 20, 24), 4);
 }

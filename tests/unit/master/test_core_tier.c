@@ -673,6 +673,7 @@ drain(rig_t *g, uint32_t what, bool with_ssd, bool no_evict)
     msg.what = what;
     msg.with_ssd = with_ssd;
     msg.no_evict = no_evict;
+    msg.evict = !no_evict;
     r = peer_wait(g->c, peer_send(g->c, KVP_OP_DRAIN, 0, &msg.base, NULL, 0), SEC);
     assert_non_null(r);
     head = kvp_pb_unpack(&pb, &kvp__pb__drain_reply__descriptor, &r->frame);
