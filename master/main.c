@@ -150,9 +150,10 @@ static const kvp_opt_t opts[] = {
              "most 100 a second, and then their number. The file may be moved away at any time."},
     {KVP_OPT_TEXT("token-file", settings_t, creds.token_file, "FILE"),
      .help = "With --etcd: this master's own token of the role `master`, by which it follows the leader's log."},
-    {KVP_OPT(STRINGS, "map-uid", settings_t, authn.users), .metavar = "UID=ROLE:TENANT",
+    {KVP_OPT(STRINGS, "map-uid", settings_t, authn.users), .metavar = "UID=ROLE[:TENANT]",
      .help = "The role and the tenant of a user of this host, on the Unix socket and without a token. May be given "
-             "several times. Without a line for them, the master's own user and root are admin."},
+             "several times. Without TENANT it is the default one. Without a line for them, the master's own user and "
+             "root are admin."},
     {KVP_OPT(BOOL, "insecure-tokens", settings_t, authn.allows_plain_tokens),
      .help = "Accepts tokens on TCP connections, too, which are not encrypted: for a network in which nobody listens."},
     {KVP_OPT_TEXT("tls-ca", settings_t, creds.tls_ca, "FILE"),

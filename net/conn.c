@@ -102,38 +102,53 @@ leave_tcp(kvp_framed_t *tcp)
     kvp_framed_fini(tcp);
 }
 
-/* Moves the connection to the master's Unix socket if the master is on this host. Stays on TCP if that socket fails.
- * is_refused: over TCP the master answered DENIED; on the socket it knows this process's user, and gets the token. */
+/* Adds why the Unix socket did not help to the reason of the refusal over TCP. */
 static void
+add_why(kvp_hello_reply_t *hello, const char *why)
+{
+    const size_t len = strlen(hello->detail);
+
+    snprintf(hello->detail + len, sizeof hello->detail - len, "; and on the master's Unix socket: %s", why);
+}
+
+/* Moves the connection to the master's Unix socket if the master is on this host. Stays on TCP if that socket fails.
+ * is_refused: over TCP the master answered DENIED; on the socket it knows this process's user, and gets the token.
+ * Returns the error of the connection that is left. */
+static kvp_err_t
 go_unix(kvp_conn_t *conn, const kvp_hello_ask_t *ask, bool is_refused, uint64_t deadline_ns)
 {
     kvp_framed_t unix_side, tcp_side;
     kvp_hello_reply_t hello = {.incarnation = 0};
+    const kvp_err_t stays = is_refused ? KVP_DENIED : KVP_OK;
     const char *why;
     kvp_err_t err;
 
-    if (conn->hello.unix_path[0] == '\0' || strcmp(conn->hello.host_id, ask->host_id) != 0) return;
-    if (conn->framed.tls != NULL && kvp_creds_are_certificate()) return;
+    if (conn->hello.unix_path[0] == '\0' || strcmp(conn->hello.host_id, ask->host_id) != 0) return stays;
+    if (conn->framed.tls != NULL && kvp_creds_are_certificate()) return stays;
     kvp_framed_init(&unix_side);
     unix_side.is_given_up = conn->framed.is_given_up;
     err = kvp_framed_connect_told(&unix_side, KVP_SOCKET_MASTER, conn->hello.unix_path, deadline_ns, &why);
     if (err == KVP_OK) err = kvp_hello(&unix_side, ask, deadline_ns, &hello);
     if (err != KVP_OK && is_refused) {
-        if (hello.detail[0] != '\0') snprintf(conn->hello.detail, sizeof conn->hello.detail, "%s", hello.detail);
+        if (hello.detail[0] != '\0')
+            snprintf(conn->hello.detail, sizeof conn->hello.detail, "%s", hello.detail);
+        else if (err != KVP_CLOSED)
+            add_why(&conn->hello, why);
         kvp_framed_fini(&unix_side);
-        return;
+        return err == KVP_EXPIRED || err == KVP_INVALID ? err : stays;
     }
     if (err != KVP_OK || hello.incarnation == 0 ||
         (!is_refused && memcmp(hello.pool_id, conn->hello.pool_id, 16) != 0)) {
         kvp_log_info("client", "master's unix socket does not serve, staying on tcp: %s path=%s error=%s", why,
                      conn->hello.unix_path, kvp_err_name(err));
         kvp_framed_fini(&unix_side);
-        return;
+        return stays;
     }
     tcp_side = conn->framed;
     conn->framed = unix_side;
     conn->hello = hello;
     leave_tcp(&tcp_side);
+    return KVP_OK;
 }
 
 static kvp_conn_t *
@@ -167,8 +182,7 @@ kvp_conn_open(kvp_framed_t *framed, const kvp_hello_ask_t *ask, uint64_t deadlin
     }
     conn->framed = *framed;
     err = conn->kick < 0 ? KVP_SYS : say_hello(conn, ask, deadline_ns);
-    if (err == KVP_OK || err == KVP_DENIED) go_unix(conn, ask, err == KVP_DENIED, deadline_ns);
-    if (err == KVP_DENIED && conn->hello.incarnation != 0) err = KVP_OK;
+    if (err == KVP_OK || err == KVP_DENIED) err = go_unix(conn, ask, err == KVP_DENIED, deadline_ns);
     snprintf(detail, cap, "%s", conn->kick < 0 ? kvp_err_text(err) : conn->hello.detail);
     if (err != KVP_OK) {
         kvp_conn_destroy(conn);

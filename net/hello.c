@@ -167,5 +167,11 @@ kvp_hello(kvp_framed_t *c, const kvp_hello_ask_t *ask, uint64_t deadline_ns, kvp
     }
     err = copy_reply(msg, reply_out);
     kvp_pb_free(&pb, msg);
+    if (err == KVP_DENIED && ask->pool_id == NULL && kvp_creds_withhold(c->is_unix || c->tls != NULL)) {
+        const size_t len = strlen(reply_out->detail);
+
+        snprintf(reply_out->detail + len, sizeof reply_out->detail - len,
+                 "; the token in KVPOOL_TOKEN_FILE was not sent, because this is TCP without TLS (KVPOOL_TLS_CA)");
+    }
     return err;
 }

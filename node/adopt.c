@@ -186,7 +186,7 @@ kvp_node_keep_open(kvp_node_t *node, const kvp_node_conf_t *conf)
     kvp_err_t err;
 
     if (conf->keep == KVP_KEEP_NONE) return KVP_OK;
-    if (conf->name == NULL && has_any_port(conf->listen)) {
+    if (conf->name == NULL && node->serve.handshakes == NULL && has_any_port(conf->listen)) {
         kvp_log_info("node",
                      "no keeper holds the memory: without a --name or a port no later node has this one's name");
         return KVP_OK;

@@ -51,19 +51,25 @@ is_to_this_host(const kvp_node_dialed_t *d)
 static void
 change_to_unix(const kvp_hello_ask_t *ask, bool is_refused, kvp_node_dialed_t *dialed)
 {
-    kvp_hello_reply_t hello;
+    kvp_hello_reply_t hello = {.incarnation = 0};
     kvp_framed_t conn;
     const char *why;
+    kvp_err_t err;
 
     if (dialed->hello.unix_path[0] == '\0' || strcmp(dialed->hello.host_id, ask->host_id) != 0) return;
     if (dialed->conn.tls != NULL && kvp_creds_are_certificate()) return;
     kvp_framed_init(&conn);
-    if (kvp_framed_connect_told(&conn, KVP_SOCKET_MASTER, dialed->hello.unix_path, kvp_now_ns() + ATTEMPT_NS, &why) !=
-            KVP_OK ||
-        kvp_hello(&conn, ask, kvp_now_ns() + ATTEMPT_NS, &hello) != KVP_OK ||
-        (!is_refused && memcmp(hello.pool_id, dialed->hello.pool_id, sizeof hello.pool_id) != 0)) {
-        kvp_log_info("node", "master's unix socket does not serve, staying on tcp path %s: %s", dialed->hello.unix_path,
-                     why);
+    err = kvp_framed_connect_told(&conn, KVP_SOCKET_MASTER, dialed->hello.unix_path, kvp_now_ns() + ATTEMPT_NS, &why);
+    if (err == KVP_OK) err = kvp_hello(&conn, ask, kvp_now_ns() + ATTEMPT_NS, &hello);
+    if (hello.detail[0] != '\0') why = hello.detail;
+    if (err != KVP_OK && is_refused) { /* the reason of the socket is the one that helps */
+        snprintf(dialed->hello.detail, sizeof dialed->hello.detail, "%s", why);
+        kvp_framed_fini(&conn);
+        return;
+    }
+    if (err != KVP_OK || (!is_refused && memcmp(hello.pool_id, dialed->hello.pool_id, sizeof hello.pool_id) != 0)) {
+        kvp_log_info("node", "master's unix socket does not serve, staying on tcp path=%s error=%s",
+                     dialed->hello.unix_path, why);
         kvp_framed_fini(&conn);
         return;
     }

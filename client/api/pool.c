@@ -57,7 +57,8 @@ kvp_call_hold(kvp_apicall_t *call, kvp_link_t **link_out)
     err = call->is_patient ? kvp_session_hold(s, call->deadline_ns, link_out)
                            : kvp_session_hold_soon(s, call->deadline_ns, link_out);
     call->master_ns += kvp_now_ns() - began_ns;
-    if ((err == KVP_UNREACHABLE || err == KVP_DENIED || err == KVP_EXPIRED) && call->detail != NULL)
+    if ((err == KVP_UNREACHABLE || err == KVP_DENIED || err == KVP_EXPIRED || err == KVP_INVALID) &&
+        call->detail != NULL)
         kvp_session_why(s, call->detail, call->detail_cap);
     return err;
 }

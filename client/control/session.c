@@ -345,7 +345,8 @@ hold_link(kvp_mastersession_t *s, uint64_t deadline_ns, bool is_soon, kvp_link_t
         /* The only address is that of a standby, which knows the leader: the caller needs other addresses. */
         if (s->last_incarnation == 0 && s->last_err == KVP_NOT_LEADER && strstr(s->why, "does not lead; ") != NULL)
             break;
-        if (err == KVP_DENIED || err == KVP_EXPIRED) { /* waiting does not help; the background thread tries again */
+        if (err == KVP_DENIED || err == KVP_EXPIRED ||
+            err == KVP_INVALID) { /* waiting does not help; the background thread tries again */
             if (now < s->next_try_ns || s->is_connecting) break;
         }
         if (s->is_connecting)

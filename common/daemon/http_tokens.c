@@ -48,7 +48,7 @@ kvp_http_tokens_open(kvp_http_tokens_t *t, const char *path, bool has_metrics, k
         random[i] = kvp_random_u64();
     snprintf(t->own, sizeof t->own, "Bearer %016llx%016llx%016llx", (unsigned long long)random[0],
              (unsigned long long)random[1], (unsigned long long)random[2]);
-    err = kvp_tokenfile_load(path, &t->stamp, &t->tokens, why);
+    err = kvp_tokenfile_load(path, time(NULL), &t->stamp, &t->tokens, why);
     if (err != KVP_OK) kvp_log_error("http", "the token file: %s file=%s", why, path);
     return err;
 }
@@ -72,7 +72,7 @@ refresh_tokens(kvp_http_tokens_t *t)
 
     if (now_ns - t->checked_ns < REFRESH_NS) return;
     t->checked_ns = now_ns;
-    if (kvp_tokenfile_load(t->file, &t->stamp, &tokens, why) != KVP_OK) {
+    if (kvp_tokenfile_load(t->file, time(NULL), &t->stamp, &tokens, why) != KVP_OK) {
         kvp_log_error("http", "the token file is not valid, the tokens read before stay in force: %s file=%s", why,
                       t->file);
     } else if (tokens != NULL) {

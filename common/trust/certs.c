@@ -70,21 +70,28 @@ fail:
     return NULL;
 }
 
-/* Writes a key (mode 0600) or, if key is NULL, the certificate to a new file. */
+/* Writes a key (mode 0600) or, if key is NULL, the certificate to a new file. is_replaced: the file takes the place of
+ * an earlier one. */
 static kvp_err_t
-write_pem(const char *path, const char *end, EVP_PKEY *key, X509 *cert, char *why_out)
+write_pem(const char *path, const char *end, bool is_replaced, EVP_PKEY *key, X509 *cert, char *why_out)
 {
-    char name[KVP_CERTS_PATH_MAX + 8];
+    char name[KVP_CERTS_PATH_MAX + 16], last[KVP_CERTS_PATH_MAX + 8];
     int fd, rc;
     FILE *file;
 
-    snprintf(name, sizeof name, "%s.%s", path, end);
+    snprintf(last, sizeof last, "%s.%s", path, end);
+    snprintf(name, sizeof name, "%s%s", last, is_replaced ? ".new" : "");
+    if (is_replaced) (void)unlink(name);
     fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, key != NULL ? 0600 : 0644);
     file = fd < 0 ? NULL : fdopen(fd, "w");
-    if (file == NULL) return fail_cert(why_out, KVP_SYS, "cannot make %.160s: %s", name, strerror(errno));
+    if (file == NULL)
+        return fail_cert(why_out, KVP_SYS, "cannot make %.160s: %s%s", name, strerror(errno),
+                         errno == EEXIST ? "; --replace makes another one in its place" : "");
     rc = key != NULL ? PEM_write_PrivateKey(file, key, NULL, NULL, 0, NULL, NULL) : PEM_write_X509(file, cert);
     if (fclose(file) != 0 || rc != 1)
         return fail_cert(why_out, KVP_SYS, "cannot write %.160s: %s", name, strerror(errno));
+    if (is_replaced && rename(name, last) != 0)
+        return fail_cert(why_out, KVP_SYS, "cannot replace %.160s: %s", last, strerror(errno));
     return KVP_OK;
 }
 
@@ -130,7 +137,8 @@ finish_cert(X509 *cert, X509 *ca, EVP_PKEY *ca_key, const char *uri)
 }
 
 kvp_err_t
-kvp_certs_make(const char *dir, kvp_authrole_t role, const char *name, uint64_t ttl_s, char *path_out, char *why_out)
+kvp_certs_make(const char *dir, kvp_authrole_t role, const char *name, uint64_t ttl_s, bool is_replaced, char *path_out,
+               char *why_out)
 {
     const bool is_ca = role == KVP_MAY_NOTHING;
     const char *fault = kvp_identity_check_name(name, strlen(name));
@@ -157,8 +165,12 @@ kvp_certs_make(const char *dir, kvp_authrole_t role, const char *name, uint64_t 
     key = EVP_EC_gen("P-256");
     if (key != NULL) cert = make_cert(key, is_ca ? name : kvp_authrole_name(role), time(NULL) + (time_t)ttl_s);
     if (cert != NULL && finish_cert(cert, is_ca ? cert : ca, is_ca ? key : ca_key, is_ca ? NULL : uri))
-        err = write_pem(path_out, "key", key, NULL, why_out);
-    if (err == KVP_OK) err = write_pem(path_out, "pem", NULL, cert, why_out);
+        err = write_pem(path_out, "key", is_replaced, key, NULL, why_out);
+    if (err == KVP_OK) err = write_pem(path_out, "pem", is_replaced, NULL, cert, why_out);
+    if (err == KVP_OK && ASN1_TIME_compare(X509_get0_notAfter(is_ca ? cert : ca), X509_get0_notAfter(cert)) < 0)
+        (void)fail_cert(why_out, KVP_OK, "the CA ends before this certificate, which is refused from then on");
+    else if (err == KVP_OK)
+        why_out[0] = '\0';
 out:
     X509_free(ca);
     X509_free(cert);

@@ -40,17 +40,25 @@ read_token(int fd, char *token_out, size_t *len_out, char *why_out)
     return KVP_OK;
 }
 
+bool
+kvp_creds_withhold(bool is_protected)
+{
+    const char *path = getenv("KVPOOL_TOKEN_FILE"), *plain = getenv("KVPOOL_INSECURE_TOKENS");
+
+    return !is_protected && path != NULL && path[0] != '\0' && (plain == NULL || strcmp(plain, "yes") != 0);
+}
+
 kvp_err_t
 kvp_creds_token(bool is_protected, char token_out[KVP_CREDS_TOKEN_MAX], size_t *len_out, char *why_out)
 {
-    const char *path = getenv("KVPOOL_TOKEN_FILE"), *plain = getenv("KVPOOL_INSECURE_TOKENS");
+    const char *path = getenv("KVPOOL_TOKEN_FILE");
     char why[WHY_SHORT];
     kvp_err_t err;
     int fd;
 
     *len_out = 0;
     if (path == NULL || path[0] == '\0') return KVP_OK;
-    if (!is_protected && (plain == NULL || strcmp(plain, "yes") != 0)) return KVP_OK;
+    if (kvp_creds_withhold(is_protected)) return KVP_OK;
     fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
         snprintf(why_out, KVP_CREDS_WHY_MAX, "KVPOOL_TOKEN_FILE: cannot open %.80s: %.60s", path, strerror(errno));

@@ -33,6 +33,7 @@ struct kvp_handshakes {
     void (*wake)(void *arg);
     void *arg;
     _Atomic bool is_over;
+    _Atomic uint64_t loads; /* the server's loads that the log has */
     /* Thread i serves the slots i, i + THREADS, ... and sleeps on wakes[i]. */
     pthread_t threads[THREADS];
     int wakes[THREADS];
@@ -43,8 +44,11 @@ struct kvp_handshakes {
 };
 
 static void
-complain_of_files(const char *why)
+note_files(kvp_handshakes_t *h, const char *why)
 {
+    const uint64_t loads = kvp_tls_server_loads(h->server);
+
+    if (atomic_exchange(&h->loads, loads) != loads) kvp_log_info("tls", "the files for TLS were read again");
     if (why[0] != '\0')
         kvp_log_error("tls", "the files for TLS are not valid, those read before stay in force: %s", why);
 }
@@ -56,7 +60,7 @@ refresh_files(kvp_handshakes_t *h)
     char why[KVP_TLS_WHY_MAX];
     const uint64_t again_ns = kvp_tls_server_refresh(h->server, kvp_now_ns(), why);
 
-    complain_of_files(why);
+    note_files(h, why);
     return again_ns;
 }
 
@@ -65,7 +69,9 @@ end_slot(kvp_handshakes_t *h, kvp_handshake_t *s, kvp_err_t err, const char *why
 {
     s->err = err;
     snprintf(s->why, sizeof s->why, "%s", why);
+    s->who = (kvp_identity_t){.role = KVP_MAY_NOTHING};
     if (err != KVP_OK) {
+        if (s->tls != NULL) s->who = *kvp_tls_peer(s->tls);
         kvp_tls_destroy(s->tls);
         s->tls = NULL;
     }
@@ -103,7 +109,7 @@ begin_tls(kvp_handshakes_t *h, kvp_handshake_t *s, const uint8_t *bytes, size_t 
     set_least(s->fd, 1);
     if (!kvp_tls_is_hello(bytes, n)) return KVP_OK;
     s->tls = kvp_tls_server_accept(h->server, kvp_now_ns(), why);
-    complain_of_files(why);
+    note_files(h, why);
     return s->tls == NULL ? KVP_NOMEM : KVP_EAGAIN; /* poll reports the bytes again */
 }
 
@@ -192,6 +198,7 @@ kvp_handshakes_start(const kvp_creds_t *files, kvp_authrole_t role, void (*wake)
     for (unsigned i = 0; i < THREADS; i++)
         h->wakes[i] = -1;
     err = kvp_tls_server_create(files, role, &h->server, why_out);
+    h->loads = 1;
     for (unsigned i = 0; i < THREADS && err == KVP_OK; i++) {
         h->wakes[i] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
         kvp_forkguard_add(h->wakes[i]);

@@ -23,6 +23,7 @@ typedef struct {
     kvp_tls_t *tls; /* owned by the taker; NULL = the peer does not speak TLS, and its bytes were not read */
     char peer[KVP_HANDSHAKES_PEER_MAX]; /* address of the peer, for people */
     char why[KVP_TLS_WHY_MAX]; /* the reason of an error, for people */
+    kvp_identity_t who; /* after an error: whose certificate was refused; id "" = not known */
     _Atomic int state; /* this field and those below are used by handshakes.c */
     struct sockaddr_storage from;
     uint64_t until_ns;

@@ -52,6 +52,7 @@ struct kvp_tls_server {
     uint64_t stamp, checked_ns;
     digest_t *revoked; /* the certificates of the revocation lists, in rising order; owned */
     size_t revoked_n;
+    _Atomic uint64_t loads; /* how often the files were read, without the faults */
 };
 
 /* ---- reasons */
@@ -63,6 +64,7 @@ first_reason(unsigned long *code_out)
 
     *code_out = ERR_get_error();
     ERR_clear_error();
+    if (ERR_SYSTEM_ERROR(*code_out)) return strerror(ERR_GET_REASON(*code_out));
     text = ERR_reason_error_string(*code_out);
     return text == NULL ? "unknown error" : text;
 }
@@ -78,6 +80,15 @@ static KVP_PRINTF(3, 4) kvp_err_t fail_tls(kvp_tls_t *t, kvp_err_t err, const ch
     return err;
 }
 
+static bool
+is_of_another_ca(long verdict)
+{
+    return verdict == X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN || verdict == X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT ||
+           verdict == X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT || verdict == X509_V_ERR_CERT_SIGNATURE_FAILURE ||
+           verdict == X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY ||
+           verdict == X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE;
+}
+
 /* Converts the fault that OpenSSL reports into an error and its reason. */
 static kvp_err_t
 note_fault(kvp_tls_t *t)
@@ -89,15 +100,18 @@ note_fault(kvp_tls_t *t)
 
     if (ERR_GET_LIB(code) == ERR_LIB_SSL && reason == SSL_R_CERTIFICATE_VERIFY_FAILED)
         return fail_tls(t, verdict == X509_V_ERR_CERT_HAS_EXPIRED ? KVP_EXPIRED : KVP_DENIED,
-                        "the certificate of the %s is refused: %s", t->peer_text,
-                        X509_verify_cert_error_string(verdict));
+                        "the certificate of the %s is refused: %s%s", t->peer_text,
+                        X509_verify_cert_error_string(verdict),
+                        is_of_another_ca(verdict) ? "; it is not of the CA here (--tls-ca, KVPOOL_TLS_CA)" : "");
     if (ERR_GET_LIB(code) != ERR_LIB_SSL) return fail_tls(t, KVP_PROTO, "TLS failed: %s", text);
     if (alert == SSL_AD_CERTIFICATE_EXPIRED)
         return fail_tls(t, KVP_EXPIRED, "the %s refuses this side's certificate: it has expired", t->peer_text);
     if ((alert >= SSL_AD_BAD_CERTIFICATE && alert <= SSL_AD_CERTIFICATE_UNKNOWN) || alert == SSL_AD_UNKNOWN_CA ||
         alert == SSL_AD_ACCESS_DENIED)
         return fail_tls(t, KVP_DENIED, "the %s refuses this side's certificate: %s", t->peer_text,
-                        alert == SSL_AD_UNKNOWN_CA ? "it is of another CA" : text);
+                        alert == SSL_AD_UNKNOWN_CA            ? "it is of another CA"
+                        : alert == SSL_AD_CERTIFICATE_REVOKED ? "it was revoked; make another one (kvpool cert)"
+                                                              : text);
     if (reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_HTTP_REQUEST || reason == SSL_R_PACKET_LENGTH_TOO_LONG)
         return fail_tls(t, KVP_PROTO, "the %s does not speak TLS: %s", t->peer_text, text);
     return fail_tls(t, KVP_PROTO, "TLS failed: %s", text);
@@ -159,13 +173,31 @@ check_peer(kvp_tls_t *t)
     return KVP_OK;
 }
 
+/* Called by OpenSSL for each certificate of the peer, and for each fault. Notes whose certificate is refused for
+ * another reason than its issuer, if the signature proves that the issuer made it. */
+static int
+note_refused(int is_valid, X509_STORE_CTX *store)
+{
+    SSL *ssl = X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx());
+    kvp_tls_t *t = ssl == NULL ? NULL : SSL_get_app_data(ssl);
+    X509 *cert = X509_STORE_CTX_get_current_cert(store), *issuer = X509_STORE_CTX_get0_current_issuer(store);
+
+    if (is_valid || t == NULL || cert == NULL || X509_STORE_CTX_get_error_depth(store) != 0) return is_valid;
+    if (issuer == NULL && sk_X509_num(X509_STORE_CTX_get0_chain(store)) > 1)
+        issuer = sk_X509_value(X509_STORE_CTX_get0_chain(store), 1);
+    if (issuer == NULL || X509_verify(cert, X509_get0_pubkey(issuer)) != 1) return is_valid;
+    read_identity(cert, &t->peer);
+    t->peer.role = KVP_MAY_NOTHING;
+    return is_valid;
+}
+
 /* Checks that the server is the one which the client wants. */
 static kvp_err_t
 check_server(kvp_tls_t *t)
 {
     const kvp_identity_t *who = &t->peer;
 
-    if (check_peer(t) != KVP_OK) return fail_tls(t, KVP_DENIED, "%s of the %s", who->why, t->peer_text);
+    if (check_peer(t) != KVP_OK) return fail_tls(t, KVP_DENIED, "the %s: %s", t->peer_text, who->why);
     if (who->role != t->role)
         return fail_tls(t, KVP_DENIED, "the certificate of the %s is of the role %s", t->peer_text,
                         kvp_authrole_name(who->role));
@@ -234,7 +266,7 @@ make_ctx(const SSL_METHOD *method, const kvp_creds_t *files, kvp_identity_t *who
         SSL_CTX_set_ciphersuites(ctx, CIPHERS) != 1 || SSL_CTX_set1_groups_list(ctx, GROUPS) != 1) {
         (void)fail_file(why_out, "OpenSSL lacks TLS 1.3");
     } else if (use_files(ctx, files, who_out, why_out)) {
-        SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
+        SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, note_refused);
         SSL_CTX_set_verify_depth(ctx, CHAIN_MAX_DEPTH);
         SSL_CTX_set_max_cert_list(ctx, CHAIN_MAX_BYTES);
         SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
@@ -326,6 +358,7 @@ tls_create(SSL_CTX *ctx, bool is_client, kvp_authrole_t role, const char *cluste
     if (ctx == NULL) return t;
     t->ssl = SSL_new(ctx);
     bio = make_bio(t);
+    if (t->ssl != NULL) SSL_set_app_data(t->ssl, t);
     if (t->ssl == NULL || bio == NULL) {
         BIO_free(bio);
         fail_tls(t, KVP_NOMEM, "out of memory");
@@ -614,6 +647,25 @@ note_revoked(kvp_tls_server_t *s, SSL_CTX *ctx)
     return true;
 }
 
+/* Returns whether the own certificate is of the CA that this side trusts. Its end does not matter here. */
+static bool
+is_of_own_ca(SSL_CTX *ctx)
+{
+    X509_STORE_CTX *check = X509_STORE_CTX_new();
+    STACK_OF(X509) *chain = NULL;
+    bool is_own = false;
+
+    (void)SSL_CTX_get0_chain_certs(ctx, &chain);
+    if (check != NULL &&
+        X509_STORE_CTX_init(check, SSL_CTX_get_cert_store(ctx), SSL_CTX_get0_certificate(ctx), chain) == 1) {
+        X509_STORE_CTX_set_flags(check, X509_V_FLAG_NO_CHECK_TIME);
+        is_own = X509_verify_cert(check) == 1 || !is_of_another_ca(X509_STORE_CTX_get_error(check));
+    }
+    X509_STORE_CTX_free(check);
+    ERR_clear_error();
+    return is_own;
+}
+
 /* Reads the files if they have changed. After a fault the earlier ones stay. */
 static kvp_err_t
 load_files(kvp_tls_server_t *s, char *why_out)
@@ -634,6 +686,9 @@ load_files(kvp_tls_server_t *s, char *why_out)
                         kvp_authrole_name(who.role));
     } else if (s->ctx != NULL && (strcmp(who.cluster, s->who.cluster) != 0 || strcmp(who.name, s->who.name) != 0)) {
         (void)fail_file(why_out, "the new certificate has another name: %.160s", s->files.tls_cert);
+    } else if (!is_of_own_ca(ctx)) {
+        (void)fail_file(why_out, "the certificate %.100s is not of the CA %.100s, so no peer would accept it",
+                        s->files.tls_cert, s->files.tls_ca);
     } else if (!note_revoked(s, ctx)) {
         (void)fail_file(why_out, "out of memory");
     } else {
@@ -641,6 +696,7 @@ load_files(kvp_tls_server_t *s, char *why_out)
         SSL_CTX_free(s->ctx);
         s->ctx = ctx;
         s->who = who;
+        s->loads++;
         return KVP_OK;
     }
     SSL_CTX_free(ctx);
@@ -663,6 +719,12 @@ kvp_tls_server_create(const kvp_creds_t *files, kvp_authrole_t role, kvp_tls_ser
     else
         kvp_tls_server_destroy(s);
     return err;
+}
+
+uint64_t
+kvp_tls_server_loads(const kvp_tls_server_t *s)
+{
+    return s->loads;
 }
 
 const kvp_identity_t *

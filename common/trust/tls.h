@@ -28,6 +28,8 @@ kvp_tls_t *kvp_tls_client(const kvp_creds_t *files, kvp_authrole_t role, const c
 kvp_err_t kvp_tls_server_create(const kvp_creds_t *files, kvp_authrole_t role, kvp_tls_server_t **server_out,
                                 char *why_out) KVP_MUST_USE;
 const kvp_identity_t *kvp_tls_server_who(const kvp_tls_server_t *server);
+/* kvp_tls_server_loads returns how often the files were read, without the faults. Any thread. */
+uint64_t kvp_tls_server_loads(const kvp_tls_server_t *s);
 void kvp_tls_server_destroy(kvp_tls_server_t *server);
 
 /* kvp_tls_server_accept makes a connection of the server; NULL: no memory. kvp_tls_destroy accepts NULL. At most once a

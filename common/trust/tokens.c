@@ -231,30 +231,68 @@ read_file(int fd, size_t bytes, kvp_tokenfile_t **tokens_out, char *why_out)
     return err;
 }
 
-kvp_err_t
-kvp_tokenfile_load(const char *path, kvp_tokenfile_stamp_t *stamp_io, kvp_tokenfile_t **tokens_out, char *why_out)
+static kvp_tokenfile_stamp_t
+stamp_of(const struct stat *st)
 {
+    return (kvp_tokenfile_stamp_t){.inode = st->st_ino,
+                                   .bytes = (uint64_t)st->st_size,
+                                   .changed_ns =
+                                       (uint64_t)st->st_ctim.tv_sec * KVP_NS_PER_S + (uint64_t)st->st_ctim.tv_nsec};
+}
+
+/* Reads the open file. *is_torn_out: the file changed meanwhile. */
+static kvp_err_t
+read_whole(int fd, const struct stat *st, kvp_tokenfile_t **tokens_out, bool *is_torn_out, char *why_out)
+{
+    const kvp_tokenfile_stamp_t stamp = stamp_of(st);
+    kvp_tokenfile_stamp_t after;
+    struct stat now;
+    kvp_err_t err;
+
+    write_why(why_out, "not a file of at most %u bytes", KVP_TOKEN_FILE_MAX);
+    if (!S_ISREG(st->st_mode) || st->st_size > (off_t)KVP_TOKEN_FILE_MAX) return KVP_INVALID;
+    write_why(why_out, "other users may write it: chmod go-w");
+    if ((st->st_mode & (S_IWGRP | S_IWOTH)) != 0) return KVP_INVALID;
+    err = read_file(fd, (size_t)st->st_size, tokens_out, why_out);
+    if (fstat(fd, &now) != 0) return err;
+    after = stamp_of(&now);
+    *is_torn_out = memcmp(&after, &stamp, sizeof stamp) != 0;
+    return err;
+}
+
+kvp_err_t
+kvp_tokenfile_load(const char *path, time_t now_s, kvp_tokenfile_stamp_t *stamp_io, kvp_tokenfile_t **tokens_out,
+                   char *why_out)
+{
+    static const kvp_tokenfile_stamp_t none = {.inode = 0}, missing = {.inode = UINT64_MAX};
+    const bool is_first = memcmp(stamp_io, &none, sizeof none) == 0;
+    const bool was_missing = memcmp(stamp_io, &missing, sizeof missing) == 0;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     kvp_tokenfile_stamp_t stamp;
-    kvp_err_t err = KVP_SYS;
+    kvp_err_t err = KVP_OK;
+    bool is_torn = false;
     struct stat st;
 
+    *tokens_out = NULL;
     if (fd < 0 || fstat(fd, &st) != 0) {
         write_why(why_out, "cannot open: %s", strerror(errno));
-        goto out;
+        if (fd >= 0) close(fd);
+        *stamp_io = missing;
+        return was_missing ? KVP_OK : KVP_SYS;
     }
-    err = KVP_INVALID;
-    write_why(why_out, "not a file of at most %u bytes", KVP_TOKEN_FILE_MAX);
-    if (!S_ISREG(st.st_mode) || st.st_size > (off_t)KVP_TOKEN_FILE_MAX) goto out;
-    stamp = (kvp_tokenfile_stamp_t){.inode = st.st_ino,
-                                    .bytes = (uint64_t)st.st_size,
-                                    .changed_ns =
-                                        (uint64_t)st.st_ctim.tv_sec * KVP_NS_PER_S + (uint64_t)st.st_ctim.tv_nsec};
-    *tokens_out = NULL;
-    err = memcmp(&stamp, stamp_io, sizeof stamp) == 0 ? KVP_OK : read_file(fd, (size_t)st.st_size, tokens_out, why_out);
-    *stamp_io = stamp; /* after a fault, too: the fault is reported once for each change of the file */
-out:
-    if (fd >= 0) close(fd);
+    stamp = stamp_of(&st);
+    const bool is_young = !is_first && now_s >= st.st_ctim.tv_sec && now_s - st.st_ctim.tv_sec <= 1;
+    if (memcmp(&stamp, stamp_io, sizeof stamp) != 0 && !is_young) {
+        err = read_whole(fd, &st, tokens_out, &is_torn, why_out);
+        if (is_torn && !is_first) {
+            kvp_tokenfile_destroy(*tokens_out);
+            *tokens_out = NULL;
+            err = KVP_OK;
+        } else {
+            *stamp_io = stamp; /* after a fault, too: the fault is reported once for each change of the file */
+        }
+    }
+    close(fd);
     return err;
 }
 
@@ -265,8 +303,11 @@ kvp_tokenfile_find(const kvp_tokenfile_t *tokens, const char *text, size_t len, 
     const kvp_identity_t *row = NULL;
 
     *who_out = (kvp_identity_t){.proof = KVP_BY_TOKEN};
-    if (len == 0 || len > KVP_TOKEN_TEXT_LEN || tokens == NULL) {
-        kvp_identity_refuse(who_out, KVP_DENIED, "%s", len == 0 ? "no token" : "not a token of this pool");
+    if (len != KVP_TOKEN_TEXT_LEN || tokens == NULL) {
+        kvp_identity_refuse(who_out, KVP_DENIED, "%s",
+                            len == 0         ? "no token"
+                            : tokens == NULL ? "this pool has no tokens (--tokens)"
+                                             : "not a token: one has 47 characters, kvp_ and 43 others");
         return;
     }
     (void)SHA256((const unsigned char *)text, len, asked.digest);
@@ -279,6 +320,14 @@ kvp_tokenfile_find(const kvp_tokenfile_t *tokens, const char *text, size_t len, 
     *who_out = *row;
     if (row->end_s != 0 && row->end_s <= now_s)
         kvp_identity_refuse(who_out, KVP_EXPIRED, "the token %s has ended", row->id);
+}
+
+bool
+kvp_tokenfile_has_id(const kvp_tokenfile_t *tokens, const char *id)
+{
+    for (size_t i = 0; tokens != NULL && i < tokens->n; i++)
+        if (strcmp(tokens->rows[i].id, id) == 0) return true;
+    return false;
 }
 
 bool

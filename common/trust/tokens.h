@@ -11,6 +11,8 @@
 
 #include "common/trust/identity.h"
 
+#include <time.h>
+
 #define KVP_TOKEN_TEXT_LEN 47u
 #define KVP_TOKENS_MAX 8192u
 #define KVP_TOKEN_FILE_MAX (4u << 20)
@@ -28,12 +30,15 @@ void kvp_tokenfile_destroy(kvp_tokenfile_t *tokens);
 size_t kvp_tokenfile_count(const kvp_tokenfile_t *tokens);
 
 /* kvp_tokenfile_load reads a token file if it differs from *stamp_io (zero at first), which it updates; *tokens_out is
- * NULL if the file is unchanged. Errors as for kvp_tokenfile_parse, and SYS. Blocks on the file. */
+ * NULL if the file is unchanged. After the first time, a file that changed in the second now_s of the epoch or in the
+ * one before counts as unchanged, so that no half of a file that is written in place takes effect. Errors as for
+ * kvp_tokenfile_parse, and SYS, once for each change of the file. INVALID also for a file that other users may write.
+ * Blocks on the file. */
 typedef struct {
     uint64_t inode, bytes, changed_ns;
 } kvp_tokenfile_stamp_t;
-kvp_err_t kvp_tokenfile_load(const char *path, kvp_tokenfile_stamp_t *stamp_io, kvp_tokenfile_t **tokens_out,
-                             char *why_out) KVP_MUST_USE;
+kvp_err_t kvp_tokenfile_load(const char *path, time_t now_s, kvp_tokenfile_stamp_t *stamp_io,
+                             kvp_tokenfile_t **tokens_out, char *why_out) KVP_MUST_USE;
 
 /* kvp_tokenfile_find fills who_out with the identity of a token's text (len bytes), or with no role and the reason:
  * DENIED (unknown, or no token), EXPIRED (its end is not after now_s). */
@@ -44,6 +49,9 @@ void kvp_tokenfile_find(const kvp_tokenfile_t *tokens, const char *text, size_t 
  * name.
  */
 bool kvp_tokenfile_has(const kvp_tokenfile_t *tokens, const kvp_identity_t *who);
+
+/* kvp_tokenfile_has_id returns true if a line has this id. tokens may be NULL. */
+bool kvp_tokenfile_has_id(const kvp_tokenfile_t *tokens, const char *id);
 
 /* kvp_token_create makes a token, and its line for the file (with a newline). end_s 0 = never. INVALID: a name is not
  * valid. SYS: no random bytes. */

@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 
+#define PARTED_NS (3 * KVP_NS_PER_S) /* how long the audit waits for a peer at the Unix socket */
 #define CHECKS_A_SWEEP 8192u /* connections whose identity is checked in one sweep, twice a second */
 
 static const char *const op_names[256] = {
@@ -37,7 +38,8 @@ static const char *const op_names[256] = {
 };
 
 static void
-write_audit(kvp_server_conn_t *conn, uint8_t opcode, const char *tenant, kvp_err_t err, const char *why)
+write_audit(kvp_server_conn_t *conn, uint8_t opcode, const char *object, const char *tenant, kvp_err_t err,
+            const char *why)
 {
     const char *name = op_names[opcode];
     char from[KVP_PEER_TEXT_MAX] = "none", number[8];
@@ -45,7 +47,49 @@ write_audit(kvp_server_conn_t *conn, uint8_t opcode, const char *tenant, kvp_err
 
     if (uv_fileno(&conn->uv.handle, &fd) == 0) kvp_peer_text(fd, from);
     snprintf(number, sizeof number, "%u", opcode);
-    kvp_authn_audit(conn->who, from, name == NULL ? number : name, tenant, err, why);
+    kvp_authn_audit(conn->who, from, name == NULL ? number : name, object, tenant, err, why);
+}
+
+static void
+drop_parted(kvp_server_t *server, uint32_t i)
+{
+    server->parted_n--;
+    memmove(&server->parted[i], &server->parted[i + 1], (server->parted_n - i) * sizeof server->parted[0]);
+}
+
+/* Writes the oldest refusal whose peer has not come to the Unix socket. */
+static void
+write_parted(kvp_server_t *server)
+{
+    const kvp_server_parted_t *p = &server->parted[0];
+
+    kvp_authn_audit(NULL, p->from, op_names[KVP_OP_HELLO], p->name, "", KVP_DENIED, p->why);
+    drop_parted(server, 0);
+}
+
+static void
+keep_parted(kvp_server_t *server, const kvp_server_conn_t *conn, const kvp_master_audit_t *audit)
+{
+    kvp_server_parted_t *p;
+    uv_os_fd_t fd;
+
+    if (server->parted_n == KVP_SERVER_PARTED_MAX) write_parted(server);
+    p = &server->parted[server->parted_n++];
+    *p = (kvp_server_parted_t){.due_ns = kvp_now_ns() + PARTED_NS, .from = "none"};
+    if (uv_fileno(&conn->uv.handle, &fd) == 0) kvp_peer_text(fd, p->from);
+    memcpy(p->name, audit->object, sizeof p->name);
+    memcpy(p->why, audit->why, sizeof p->why);
+}
+
+/* A peer of this name has come to the Unix socket. */
+static void
+forget_parted(kvp_server_t *server, const char *name)
+{
+    for (uint32_t i = 0; i < server->parted_n; i++) {
+        if (strncmp(server->parted[i].name, name, KVP_AUDIT_OBJECT_MAX - 1) != 0) continue;
+        drop_parted(server, i);
+        return;
+    }
 }
 
 void
@@ -53,8 +97,11 @@ kvp_server_note_audit(kvp_server_t *server, const kvp_master_audit_t *audit)
 {
     kvp_server_conn_t *conn = kvp_server_find_conn(server, audit->conn);
 
-    if (conn != NULL && server->conf.authn != NULL)
-        write_audit(conn, audit->opcode, audit->tenant, audit->err, audit->why);
+    if (conn == NULL || server->conf.authn == NULL) return;
+    if (audit->goes_on)
+        keep_parted(server, conn, audit);
+    else
+        write_audit(conn, audit->opcode, audit->object, audit->tenant, audit->err, audit->why);
 }
 
 /* Finds the identity of the peer that sent the token, and keeps it with the connection. */
@@ -78,7 +125,7 @@ refuse_conn(kvp_server_conn_t *conn, const kvp_frame_t *frame, kvp_err_t err, co
     Kvp__Pb__Reply msg = KVP__PB__REPLY__INIT;
     kvp_buf_t out;
 
-    write_audit(conn, frame->hdr.opcode, conn->who->name, err, why);
+    write_audit(conn, frame->hdr.opcode, "", conn->who->name, err, why);
     msg.err = err; /* the answers to FOLLOW and SWITCH begin with these fields, too */
     msg.detail = (char *)why;
     kvp_buf_init(&out, 0);
@@ -126,6 +173,7 @@ kvp_server_authenticate(kvp_server_conn_t *conn, const kvp_frame_t *frame)
     token = is_hello    ? &((Kvp__Pb__Hello *)msg)->token
             : is_follow ? &((Kvp__Pb__Follow *)msg)->token
                         : &((Kvp__Pb__Switch *)msg)->token;
+    if (is_hello && conn->uv.handle.type == UV_NAMED_PIPE) forget_parted(conn->server, ((Kvp__Pb__Hello *)msg)->name);
     const bool has_identity = find_identity(conn, token);
     kvp_pb_free(&pb, msg);
     if (!has_identity) return false;
@@ -139,7 +187,7 @@ kvp_server_authenticate(kvp_server_conn_t *conn, const kvp_frame_t *frame)
 static void
 revoke_conn(kvp_server_conn_t *conn, const char *why)
 {
-    write_audit(conn, KVP_OP_HELLO, conn->who->name, KVP_DENIED, why);
+    write_audit(conn, KVP_OP_HELLO, "", conn->who->name, KVP_DENIED, why);
     conn->server->stats.revoked++;
     if (conn->owner == KVP_CONN_OF_CORE) kvp_master_revoke(conn->server->master, conn->id);
     kvp_server_close_conn(conn);
@@ -152,6 +200,8 @@ kvp_server_check_identities(kvp_server_t *server)
 
     if (authn == NULL) return;
     kvp_authn_refresh(authn, server->uv);
+    while (server->parted_n > 0 && server->parted[0].due_ns <= kvp_now_ns())
+        write_parted(server);
     for (uint32_t i = 0; i < kvp_min_u64(CHECKS_A_SWEEP, server->slot_cap); i++) {
         server->check_slot = (server->check_slot + 1) % server->slot_cap;
         kvp_server_conn_t *conn = server->slots[server->check_slot].conn;

@@ -45,10 +45,12 @@ kvp_authn_open(kvp_authn_t *a, const kvp_authn_conf_t *conf)
     }
     for (size_t i = 0; i < conf->users.count; i++) {
         if (read_user(conf->users.items[i], &a->users[i])) continue;
-        kvp_log_error("master", "--map-uid takes UID=ROLE:TENANT, such as 1000=writer:acme: %s", conf->users.items[i]);
+        kvp_log_error("master", "--map-uid takes UID=ROLE:TENANT: a number, a role, and a tenant or none value=%s",
+                      conf->users.items[i]);
         return KVP_INVALID;
     }
-    if (conf->token_file != NULL) err = kvp_tokenfile_load(conf->token_file, &a->stamp, &a->tokens, a->load_why);
+    if (conf->token_file != NULL)
+        err = kvp_tokenfile_load(conf->token_file, time(NULL), &a->stamp, &a->tokens, a->load_why);
     if (err != KVP_OK) kvp_log_error("master", "--tokens: %s file=%s", a->load_why, conf->token_file);
     return err;
 }
@@ -115,6 +117,7 @@ kvp_authn_find(kvp_authn_t *a, int fd, const kvp_tls_t *tls, const void *token, 
         kvp_identity_refuse(who_out, KVP_DENIED, "no %stoken: the pool asks for an identity (%sKVPOOL_TOKEN_FILE)",
                             tls == NULL ? "" : "certificate and no ",
                             tls == NULL ? "" : "KVPOOL_TLS_CERT and KVPOOL_TLS_KEY, or ");
+    if (who_out->role == KVP_MAY_NOTHING && len > 0) who_out->proof = KVP_BY_TOKEN;
 }
 
 /* ---- reading the file again */
@@ -123,7 +126,7 @@ on_load(uv_work_t *work)
 {
     kvp_authn_t *a = work->data;
 
-    a->load_err = kvp_tokenfile_load(a->conf.token_file, &a->stamp, &a->loaded, a->load_why);
+    a->load_err = kvp_tokenfile_load(a->conf.token_file, time(NULL), &a->stamp, &a->loaded, a->load_why);
 }
 
 static void
@@ -167,15 +170,15 @@ kvp_authn_is_valid(const kvp_authn_t *a, const kvp_identity_t *who)
 }
 
 void
-kvp_authn_audit(const kvp_identity_t *who, const char *from, const char *what, const char *tenant, kvp_err_t err,
-                const char *why)
+kvp_authn_audit(const kvp_identity_t *who, const char *from, const char *what, const char *object, const char *tenant,
+                kvp_err_t err, const char *why)
 {
     uint32_t missed;
 
     if (!kvp_log_audit_ok(&missed)) return;
     kvp_log_write(err == KVP_OK ? KVP_LOG_INFO : KVP_LOG_WARN, "audit",
-                  "%s who=%s role=%s tenant=%s from=%s what=%s result=%s cause=%s missed=%u",
+                  "%s who=%s role=%s tenant=%s from=%s what=%s result=%s object=%s cause=%s missed=%u",
                   err == KVP_OK ? "allowed" : "refused", who == NULL ? "" : who->id,
                   kvp_authrole_name(who == NULL ? KVP_MAY_NOTHING : who->role), tenant, from, what, kvp_err_name(err),
-                  why, missed);
+                  object, why, missed);
 }

@@ -59,9 +59,9 @@ void kvp_authn_refresh(kvp_authn_t *a, uv_loop_t *uv);
 /* kvp_authn_is_valid returns NULL while the identity is valid, else the reason why it has ended. */
 const char *kvp_authn_is_valid(const kvp_authn_t *a, const kvp_identity_t *who);
 
-/* kvp_authn_audit writes a line of the audit: who asked what, from where, with which result. At most 50 lines at once
- * and 50 a second; a later line then has the number of lines that are missing. */
-void kvp_authn_audit(const kvp_identity_t *who, const char *from, const char *what, const char *tenant, kvp_err_t err,
-                     const char *why);
+/* kvp_authn_audit writes a line of the audit: who asked what of which object, from where, with which result. At most 50
+ * lines at once and 50 a second; a later line then has the number of lines that are missing. */
+void kvp_authn_audit(const kvp_identity_t *who, const char *from, const char *what, const char *object,
+                     const char *tenant, kvp_err_t err, const char *why);
 
 #endif

@@ -374,7 +374,7 @@ on_handshakes(uv_async_t *async)
     while (server->handshakes != NULL && kvp_handshakes_take(server->handshakes, &ended)) {
         if (ended.err != KVP_OK) server->stats.tls_failures++;
         if (ended.err != KVP_OK && server->conf.authn != NULL)
-            kvp_authn_audit(NULL, ended.peer, "TLS", "", ended.err, ended.why);
+            kvp_authn_audit(&ended.who, ended.peer, "TLS", "", ended.who.name, ended.err, ended.why);
         kvp_server_open_conn(server, ended.fd, false, ended.tls, ended.err != KVP_OK);
     }
     kvp_server_flush_all(server);

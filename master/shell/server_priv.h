@@ -92,6 +92,14 @@ typedef enum {
     KVP_FENCE_TOLD, /* as KVP_FENCE_SHUT, and conf.ops->on_fenced was called */
 } kvp_server_fence_t;
 
+/* A refusal whose peer may go on to the Unix socket, as processes of the master's host do. The audit has it if no peer
+ * of this name comes there soon. */
+#define KVP_SERVER_PARTED_MAX 64u
+typedef struct {
+    uint64_t due_ns;
+    char name[KVP_AUDIT_OBJECT_MAX], from[KVP_PEER_TEXT_MAX], why[KVP_IDENTITY_WHY_MAX];
+} kvp_server_parted_t;
+
 struct kvp_server {
     kvp_server_conf_t conf;
     kvp_hostport_t bound;
@@ -114,6 +122,8 @@ struct kvp_server {
     uint32_t slot_cap;
     uint32_t slot_free; /* head of the list of free slots; slot_cap = none */
     uint64_t conn_count;
+    kvp_server_parted_t parted[KVP_SERVER_PARTED_MAX]; /* the oldest first */
+    uint32_t parted_n;
     uint32_t check_slot; /* slot at which the check of the identities continues */
     kvp_list_t before_hello;
     kvp_list_t cut;

@@ -55,6 +55,7 @@ class Ports:
         self.daemons = {"master": self.pool.master, "node": node, "conductor": conductor, "proxy": conductor}
         self.at = {name: d.http for name, d in self.daemons.items()}
         self.at["proxy"] = conductor.listen
+        wait_until(lambda: self.ask("master", "GET /role", "node")[0] == 403, what="the master to have read the tokens")
 
     def ask(self, where, request, role=None, **headers):
         method, path = request.split(" ")

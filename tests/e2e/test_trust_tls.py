@@ -195,7 +195,7 @@ def test_a_revoked_certificate_is_refused(bench):
         assert other.call(w.frame(w.STATUS)).opcode == w.STATUS
     pool.audit("what=HELLO result=DENIED.*the certificate was revoked")
     wait_until(lambda: pool.fences() > before)
-    pool.attack("what=TLS result=DENIED.*revoked", lambda: handshake(pool, gone))
+    pool.attack("who=[0-9a-f]+ role=none tenant=acme .*what=TLS result=DENIED.*revoked", lambda: handshake(pool, gone))
 
 
 # ---- the handshake
@@ -295,7 +295,11 @@ def test_cert_makes_private_keys_and_replaces_nothing(bench):
     before = pathlib.Path(key).read_bytes()
     again = certs.make("user", "acme", "writer")
     assert again.rc == 1 and "File exists" in again.err and pathlib.Path(key).read_bytes() == before
-    assert certs.make("init", str(certs.dir)).rc == 1
+    assert certs.make("init", str(certs.dir)).rc == 1 and certs.make("init", str(certs.dir), "--replace").rc == 2
+    assert "--replace" in again.err
+    replaced = certs.make("user", "acme", "writer", "--replace", "--ttl", "7000d")
+    assert replaced.rc == 0 and "the CA ends before this certificate" in replaced.err, replaced
+    assert pathlib.Path(key).read_bytes() != before and stat.S_IMODE(os.stat(key).st_mode) == 0o600
     made = certs.make("node", "n2", "--json")
     assert made.json == {"cert": f"{certs.dir}/node-n2.pem", "key": f"{certs.dir}/node-n2.key"}
 
@@ -314,3 +318,30 @@ def test_a_key_that_others_may_read_is_refused(pool):
     os.chmod(key, 0o644)
     got = pool.kvpool("whoami", env=pool.certs.env("reader"))
     assert got.rc != 0 and "chmod 600" in got.err, got
+
+
+def test_mistakes_in_local_files_fail_at_once(pool):
+    """Fails if a client waits for a master although its own files are wrong, or does not say what is wrong."""
+    cert, key = pool.certs.pair("writer", "acme")
+    for files, cause in (((pool.certs.ca, "/nowhere/cert", key), "the certificate /nowhere/cert: No such file"),
+                         ((pool.certs.ca, cert, "/nowhere/key"), "the key /nowhere/key: No such file"),
+                         (("/nowhere/ca", cert, key), "the CA /nowhere/ca: No such file")):
+        env = dict(zip(("KVPOOL_TLS_CA", "KVPOOL_TLS_CERT", "KVPOOL_TLS_KEY"), files))
+        got = pool.kvpool("get", "key", "--deadline", "1000s", env=env)
+        assert got.rc != 0 and cause in got.err, got
+
+
+def test_daemons_refuse_a_certificate_of_another_ca(bench):
+    certs, other = Certs(bench), Certs(bench, "other")
+    cert, key = other.pair("master", "m")
+    got = bench.run("kvpool-master", "--listen", "127.0.0.1:0", "--http", "none", "--data-dir", "none", "--tls-ca", certs.ca, "--tls-cert", cert,
+                    "--tls-key", key)
+    assert got.rc != 0 and "is not of the CA" in got.err, got
+
+
+def test_a_node_named_by_its_certificate_has_a_keeper(pool):
+    cert, key = pool.certs.pair("node", "n7")
+    node = pool.bench.start("n7", "kvpool-node", "--master", pool.master.listen, "--memory", "64MiB", "--tls-ca", pool.certs.ca, "--tls-cert", cert,
+                            "--tls-key", key, "--keeper", "auto")
+    node.kill9()
+    assert pool.bench.run("kvpool-keeper", "--name", "n7", "--end", "yes").rc == 0

@@ -4,12 +4,13 @@ serves on."""
 import os
 import pathlib
 import re
+import subprocess
 import time
 
 import pytest
 
 import rawwire as w
-from conftest import wait_until
+from conftest import PROGRAMS, wait_until
 from trusted import DENIED, EXPIRED, FOLLOW, SNAPSHOT, SWITCH, Trusted, hello
 
 
@@ -341,3 +342,73 @@ def test_nodes_copy_with_their_own_tokens_and_admins_drain(pool):
     nodes["n2"].kill9()
     for i in range(30):
         assert pool.kvpool("get", f"k{i}").out == b"%d" % i * 5000
+
+
+def test_a_process_of_the_host_that_does_not_come_to_the_socket_is_in_the_audit(pool, tmp_path):
+    """Fails if the audit lacks refusals over TCP of the master's own host, or has those of clients that go on to the Unix socket."""
+    away = {"XDG_RUNTIME_DIR": str(tmp_path), "KVPOOL_RUNTIME_DIR": str(tmp_path)}
+    for env, cause in ((away, "no token"), ({**pool.honest, **away, "KVPOOL_INSECURE_TOKENS": "yes"}, "not encrypted")):
+        got = pool.bench.run("kvpool", "whoami", "--master", pool.master.listen, env=env)
+        assert got.rc == 1 and "directory of sockets" in got.err, got
+        pool.audit(f"what=HELLO result=DENIED object=.*{cause}")
+    withheld = pool.bench.run("kvpool", "whoami", "--master", pool.master.listen, env={**pool.honest, **away})
+    assert "was not sent, because this is TCP without TLS" in withheld.err, withheld
+    pool.audit("result=DENIED.*no token")
+    pool.still_serves()
+    refused(pool.unix, hello(b"kvp_" + b"A" * 43), DENIED)
+    pool.audit("result=DENIED.*unknown")
+    assert sum("result=DENIED" in line for line in pool.master.log().splitlines()) == 4
+
+
+def test_a_node_with_a_bad_token_says_what_is_wrong(pool):
+    pool.token("t-n9", "node", name="n9")
+    pool.token("t-shut", "node", name="n8")
+    pool.master.wait_log('read again"? tokens=3')
+    for file, mode, cause in (("t-n9", 0o600, "node with another name"), ("t-writer", 0o600, "only the role node"), ("t-none", 0, "No such file"),
+                              ("t-shut", 0o644, "chmod 600")):
+        path = pool.home / f"{file}.token"
+        if mode:
+            path.chmod(mode)
+        node = pool.bench.start(file, "kvpool-node", "--master", pool.master.listen, "--name", "n8", "--memory", "64MiB", "--keeper", "none",
+                                "--token-file", str(path), ready=False)
+        node.wait_log(f"no session with master.*{cause}")
+        node.terminate()
+        pool.bench.daemons.remove(node)
+
+
+def test_the_audit_names_what_was_asked(pool):
+    pool.token("t-admin", "admin")
+    pool.master.wait_log('read again"? tokens=2')
+    admin = pool.env("t-admin")
+    assert pool.kvpool("put", "k1", stdin=b"x").rc == 0
+    assert pool.kvpool("rm", "k1").rc == 0
+    pool.audit("t-writer.*what=REMOVE result=OK object=\"1 keys, first digest [0-9a-f]{32}\"")
+    assert pool.kvpool("rm", "--regex", "^none").rc == 0
+    pool.audit("t-writer.*what=REMOVE_MANY result=OK object=.?\\^none")
+    assert pool.kvpool("rm", "--all").rc == 1
+    pool.audit("t-writer.*what=REMOVE_MANY result=DENIED object=all")
+    assert pool.kvpool("node", "drain", "n1", env=admin).rc == 0
+    pool.audit("t-admin.*what=DRAIN result=OK object=n1")
+    assert pool.kvpool("session", "end", "00000000000000ff", env=admin).rc == 1
+    pool.audit("t-admin.*what=SESSIONS result=NOT_FOUND object=.?00000000000000ff")
+
+
+def test_a_client_learns_that_its_token_has_ended(pool):
+    pool.token("t-over", "writer", "acme", ttl="1s")
+    pool.master.wait_log('read again"? tokens=2')
+    wait_until(lambda: "(EXPIRED)" in pool.kvpool("whoami", env=pool.env("t-over")).err)
+
+
+def test_an_id_is_used_once_and_a_token_that_was_not_shown_is_not_in_the_file(pool):
+    again = pool.bench.run("kvpool", "token", "create", "--file", str(pool.file), "--role", "reader", "--id", "t-writer")
+    assert again.rc == 1 and "has a token t-writer already" in again.err, again
+    before = pool.file.read_text()
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([PROGRAMS["kvpool"], "token", "create", "--file", str(pool.file), "--role", "reader"], stdout=full,
+                              stderr=subprocess.PIPE, env=pool.bench.env())
+    assert done.returncode == 1 and pool.file.read_text() == before, done
+
+
+def test_a_bad_user_is_named(bench):
+    got = bench.run("kvpool-master", "--data-dir", "none", "--http", "none", "--listen", "127.0.0.1:0", "--map-uid", "5=king:a")
+    assert got.rc != 0 and 'UID=ROLE:TENANT: a number, a role, and a tenant or none" value="5=king:a"' in got.err, got

@@ -16,12 +16,15 @@
 #define OPTS_MAX 48
 #define COMMON_N 8
 #define MASTERS_MAX 16
+#define LOCAL_FROM 5 /* index of the first common option that verbs without a pool have */
+#define DAY_NS 86400000000000ull
 #define DEADLINE_DEFAULT_NS 5000000000ull
-#define DEADLINE_MAX_NS 86400000000000ull
+#define DEADLINE_MAX_NS DAY_NS
 
 /* Fills the rows with the verb's options and the common ones. Returns their number. */
 static size_t
-build_rows(kvp_cli_opt_t rows[OPTS_MAX], const kvp_cli_opt_t *opts, size_t n, kvp_cli_common_t *common, bool *is_help)
+build_rows(const kvp_cli_verb_t *verb, kvp_cli_opt_t rows[OPTS_MAX], const kvp_cli_opt_t *opts, size_t n,
+           kvp_cli_common_t *common, bool *is_help)
 {
     const kvp_cli_opt_t shared[COMMON_N] = {
         {"master", KVP_CLI_TEXT, &common->master, "HOST:PORT",
@@ -42,8 +45,10 @@ build_rows(kvp_cli_opt_t rows[OPTS_MAX], const kvp_cli_opt_t *opts, size_t n, kv
     };
     if (n > OPTS_MAX - COMMON_N) kvp_panic("a verb has more than %d options", OPTS_MAX - COMMON_N);
     if (n > 0) memcpy(rows, opts, n * sizeof(*opts));
-    memcpy(rows + n, shared, sizeof(shared));
-    return n + COMMON_N;
+    const bool is_local = strcmp(verb->name, "token") == 0 || strcmp(verb->name, "cert") == 0;
+    const size_t from = is_local ? LOCAL_FROM : 0;
+    memcpy(rows + n, shared + from, sizeof(shared) - from * sizeof(*shared));
+    return n + COMMON_N - from;
 }
 
 static void
@@ -115,8 +120,8 @@ say_wanted(const kvp_cli_opt_t *row, char *dst, size_t cap)
         snprintf(dst, cap, "a size from %s to %s, such as 64KiB or 2GiB", kvp_format_bytes(row->min, low),
                  kvp_format_bytes(row->max, high));
     else if (row->type == KVP_CLI_DURATION || row->type == KVP_CLI_PERIOD)
-        snprintf(dst, cap, "a time from %.6g s to %.6g s, such as 500ms or 5s", (double)row->min / 1e9,
-                 (double)row->max / 1e9);
+        snprintf(dst, cap, "a time from %.6g s to %.6g %s, such as 500ms or 5s", (double)row->min / 1e9,
+                 (double)row->max / (row->max < DAY_NS ? 1e9 : DAY_NS), row->max < DAY_NS ? "s" : "days");
     else if (row->max != 0)
         snprintf(dst, cap, "a whole number from %llu to %llu", (unsigned long long)row->min,
                  (unsigned long long)row->max);
@@ -154,7 +159,7 @@ kvp_cli_parse(const kvp_cli_verb_t *verb, const kvp_cli_opt_t *opts, size_t opts
     /* An empty KVPOOL_MASTER counts as unset; an empty value of --master is an error. */
     *common = (kvp_cli_common_t){.master = master != NULL && *master != '\0' ? master : NULL,
                                  .deadline_ns = DEADLINE_DEFAULT_NS};
-    const size_t n = build_rows(rows, opts, opts_n, common, &is_help);
+    const size_t n = build_rows(verb, rows, opts, opts_n, common, &is_help);
     for (size_t i = 0; i < n; i++)
         longs[i] = (struct option){rows[i].name,
                                    rows[i].type == KVP_CLI_FLAG     ? no_argument

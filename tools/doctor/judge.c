@@ -388,6 +388,13 @@ judge_probe(judge_t *j, const kvp_doctor_node_t *node, const char *name, const k
                     "node %s was not probed by %s: %s", node->name, name, probe->detail);
         return;
     }
+    if (err == KVPOOL_DENIED) {
+        say_finding(begin_finding(j, KVP_DOCTOR_INFO, "not_probed"),
+                    "a probe puts and gets an object: give the token or the certificate of a writer or an admin "
+                    "(KVPOOL_TOKEN_FILE, KVPOOL_TLS_CERT)",
+                    "node %s was not probed by %s: this identity may not put objects", node->name, name);
+        return;
+    }
     if (probe->small_err == KVPOOL_OK && is_of_the_way(err)) {
         it = begin_finding(j, KVP_DOCTOR_ERROR, "mtu");
         say_finding(it, "", "node %s: %u bytes go through by %s, %u do not: packets of full size are lost on the way",

@@ -29,12 +29,15 @@ kvp_cli_cert(const kvp_cli_verb_t *verb, int argc, char **argv)
 {
     const char *dir = ".", *cluster = "kvpool", *name;
     uint64_t ttl_ns = 0;
+    bool is_replaced = false;
     const kvp_cli_opt_t opts[] = {
         {"dir", KVP_CLI_TEXT, &dir, "DIR", "the folder with the CA, for all but init (default: this folder)", 0, 0},
         {"cluster", KVP_CLI_TEXT, &cluster, "NAME", "init: the pool's name in all certificates (default: kvpool)", 0,
          0},
         {"ttl", KVP_CLI_DURATION, &ttl_ns, "TIME", "how long it is valid, such as 30d (default: 365d, a CA 3650d)",
          NS_PER_S, 7300 * DAY_NS},
+        {"replace", KVP_CLI_FLAG, &is_replaced, NULL, "put the new files in the place of earlier ones; not for init", 0,
+         0},
     };
     char why[KVP_CERTS_WHY_MAX] = "", path[KVP_CERTS_PATH_MAX], file[KVP_CERTS_PATH_MAX + 8];
     kvp_cli_common_t common;
@@ -48,9 +51,14 @@ kvp_cli_cert(const kvp_cli_verb_t *verb, int argc, char **argv)
                                 "say what: init DIR, master NAME, node NAME, conductor NAME, or user TENANT ROLE with "
                                 "the role monitor, reader, writer or admin");
     const bool is_ca = role == KVP_MAY_NOTHING;
+    if (is_ca && is_replaced)
+        return kvp_cli_complain(
+            verb, KVP_EXIT_USAGE,
+            "--replace is not for a CA: all certificates would be of another CA. Use another folder");
     if (ttl_ns == 0) ttl_ns = (is_ca ? 3650 : 365) * DAY_NS;
-    err = kvp_certs_make(is_ca ? name : dir, role, is_ca ? cluster : name, ttl_ns / NS_PER_S, path, why);
+    err = kvp_certs_make(is_ca ? name : dir, role, is_ca ? cluster : name, ttl_ns / NS_PER_S, is_replaced, path, why);
     if (err != KVP_OK) return kvp_cli_complain(verb, err == KVP_INVALID ? KVP_EXIT_USAGE : KVP_EXIT_REFUSED, "%s", why);
+    if (why[0] != '\0') fprintf(stderr, "%s: warning: %s\n", verb->name, why);
     kvp_table_t *report = kvp_report_create();
     snprintf(file, sizeof file, "%s.pem", path);
     kvp_report_text(report, "cert", "certificate", file);

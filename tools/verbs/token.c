@@ -17,6 +17,25 @@
 
 #define TTL_MAX_NS (3650ull * 86400 * 1000000000)
 
+/* Refuses an id that a line of the token file has. A file that does not exist has none. */
+static int
+check_id(const kvp_cli_verb_t *verb, const char *path, const char *id)
+{
+    kvp_tokenfile_stamp_t stamp = {.inode = 0};
+    char why[KVP_TOKENS_WHY_MAX];
+    kvp_tokenfile_t *tokens = NULL;
+    bool has_id;
+
+    if (access(path, F_OK) != 0) return KVP_EXIT_DONE;
+    if (kvp_tokenfile_load(path, time(NULL), &stamp, &tokens, why) != KVP_OK)
+        return kvp_cli_complain(verb, KVP_EXIT_REFUSED, "%s: %s", path, why);
+    has_id = kvp_tokenfile_has_id(tokens, id);
+    kvp_tokenfile_destroy(tokens);
+    return !has_id
+               ? KVP_EXIT_DONE
+               : kvp_cli_complain(verb, KVP_EXIT_REFUSED, "%s has a token %s already: choose another --id", path, id);
+}
+
 /* Appends the line to the token file, which is created for this user alone. */
 static int
 append_line(const kvp_cli_verb_t *verb, const char *path, const char *line)
@@ -70,7 +89,7 @@ kvp_cli_token(const kvp_cli_verb_t *verb, int argc, char **argv)
     if (err == KVP_INVALID)
         return kvp_cli_complain(verb, KVP_EXIT_USAGE, "--id has 1 to 64 characters of A-Za-z0-9.-_~:@+");
     if (err != KVP_OK) return kvp_cli_fail(verb, "token", err);
-    code = append_line(verb, file, line);
+    code = check_id(verb, file, id == NULL ? own_id : id);
     if (code != KVP_EXIT_DONE) return code;
     if (common.is_json) {
         struct json_object *out = json_object_new_object();
@@ -81,7 +100,8 @@ kvp_cli_token(const kvp_cli_verb_t *verb, int argc, char **argv)
     } else {
         printf("%s\n", token);
     }
-    return kvp_cli_flush(verb, KVP_EXIT_DONE);
+    code = kvp_cli_flush(verb, KVP_EXIT_DONE); /* first, so that the file has no token that was never shown */
+    return code != KVP_EXIT_DONE ? code : append_line(verb, file, line);
 }
 
 int

@@ -164,11 +164,14 @@ typedef struct {
     uint64_t get_misses_by[KVP_CAUSES_N]; /* get_misses, by cause */
 } kvp_master_stats_t;
 
+#define KVP_AUDIT_OBJECT_MAX 128u
 /* A refusal, or an allowed request that destroys something, for the shell's audit. */
 typedef struct {
     uint64_t conn; /* 0 = none */
     uint8_t opcode;
+    bool goes_on; /* flag: a process of this host, which will prove its identity on the Unix socket */
     kvp_err_t err; /* the refusal; OK = allowed */
+    char object[KVP_AUDIT_OBJECT_MAX]; /* what the request names: a node, a session, keys; for HELLO the peer's name */
     char tenant[KVP_IDENTITY_NAME_MAX + 1];
     char why[KVP_IDENTITY_WHY_MAX];
 } kvp_master_audit_t;

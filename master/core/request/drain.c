@@ -136,7 +136,10 @@ kvp_on_drain(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     g = find_memory(m, msg->node);
     reply.err = drain_refusal(m, s, g, msg->what, &why);
-    if (msg->what != KVP_DRAIN_ASK) kvp_session_audit(&m->peers, s, KVP_OP_DRAIN, reply.err, "");
+    if (msg->what != KVP_DRAIN_ASK) {
+        kvp_session_audit(&m->peers, s, KVP_OP_DRAIN, reply.err, reply.err == KVP_OK ? "" : why);
+        kvp_session_audit_object(&m->peers, "%s%s", msg->node, msg->what == KVP_DRAIN_END ? " end" : "");
+    }
     if (reply.err == KVP_OK) {
         carry_out(m, g, msg);
         kvp_drain_describe(m, g, &reply);

@@ -39,7 +39,7 @@ identity_refusal(const kvp_session_t *s, const Kvp__Pb__Hello *hello, kvp_err_t 
         return strcmp(who->name, hello->name) == 0 ? NULL : "the identity is of a node with another name";
     }
     if (who->role == KVP_MAY_ADMIN || who->role == KVP_MAY_MONITOR) return NULL;
-    if (who->role == KVP_IS_NODE) return has_name ? "a node reads without a tenant" : NULL;
+    if (who->role == KVP_IS_NODE) return has_name ? "a node reads the default tenant only: leave the tenant out" : NULL;
     if (!kvp_authrole_is_client(who->role)) return "this role is of a daemon, and opens no session";
     if (has_name && kvp_tenant_id(hello->tenant) != kvp_tenant_id(who->name))
         return "the identity is of another tenant";
@@ -171,11 +171,12 @@ kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         reply.host_id = m->host_id;
         reply.unix_path = m->unix_path;
     }
-    /* a process of this host that has shown nothing yet goes on to the Unix socket: no line of the audit */
-    const bool goes_on =
-        err == KVP_DENIED && s->who->proof == KVP_BY_NOTHING && strcmp(hello->host_id, m->host_id) == 0;
-    if ((err == KVP_DENIED || err == KVP_EXPIRED) && !goes_on)
+    if (err == KVP_DENIED || err == KVP_EXPIRED) {
         kvp_session_audit(&m->peers, s, KVP_OP_HELLO, err, reply.detail);
+        kvp_session_audit_object(&m->peers, "%s", hello->name);
+        m->peers.audit.goes_on =
+            err == KVP_DENIED && s->who->proof == KVP_BY_NOTHING && strcmp(hello->host_id, m->host_id) == 0;
+    }
     out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
     kvp_frame_end(out, at);
     if (named == KVP_LIMIT)

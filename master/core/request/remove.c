@@ -191,6 +191,8 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
+    kvp_session_audit_object(&m->peers, "%u keys, first digest %016llx%016llx", msg->n,
+                             (unsigned long long)digests[0].hi, (unsigned long long)digests[0].lo);
     if (refuse_early(m, s, f)) {
         kvp_pb_free(&pb, msg);
         return;
@@ -411,6 +413,7 @@ kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_session_close(&m->peers, s, "malformed RemoveMany");
         return;
     }
+    kvp_session_audit_object(&m->peers, "%s", msg->is_all ? "all" : msg->pattern);
     if ((msg->pattern[0] == '\0') != msg->is_all) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_INVALID, "either a pattern or all");
         kvp_pb_free(&pb, msg);
@@ -418,6 +421,7 @@ kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     if (msg->is_all && s->rights != KVP_MAY_ADMIN) {
         kvp_session_audit(&m->peers, s, KVP_OP_REMOVE_MANY, KVP_DENIED, "to remove all needs the role admin");
+        kvp_session_audit_object(&m->peers, "all");
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_DENIED, "to remove all needs the role admin");
         kvp_pb_free(&pb, msg);
         return;

@@ -99,6 +99,7 @@ kvp_on_sessions(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
             reply.detail = (char *)"no session has this number: it has ended, or it was with another master";
         }
         kvp_session_audit(&m->peers, s, KVP_OP_SESSIONS, reply.err, reply.detail);
+        kvp_session_audit_object(&m->peers, "%016llx", (unsigned long long)msg->end);
     }
     out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
     kvp_frame_end(out, at);

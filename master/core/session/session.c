@@ -16,6 +16,7 @@
 #include "proto/pb.h"
 #include "proto/wire.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 
 uint64_t
@@ -94,6 +95,16 @@ kvp_session_audit(kvp_sessions_t *peers, const kvp_session_t *s, uint8_t opcode,
     peers->audit = (kvp_master_audit_t){.conn = s->conn, .opcode = opcode, .err = err};
     snprintf(peers->audit.tenant, sizeof peers->audit.tenant, "%s", s->tenant == NULL ? s->who->name : s->tenant->name);
     snprintf(peers->audit.why, sizeof peers->audit.why, "%s", why);
+}
+
+void
+kvp_session_audit_object(kvp_sessions_t *peers, const char *fmt, ...)
+{
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(peers->audit.object, sizeof peers->audit.object, fmt, args);
+    va_end(args);
 }
 
 void

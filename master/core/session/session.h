@@ -100,6 +100,8 @@ kvp_session_sees_all(const kvp_session_t *s)
 /* kvp_session_audit reports a refusal (err), or an allowed request that destroys something (OK), to the shell. why is
  * static text, or text of the session. */
 void kvp_session_audit(kvp_sessions_t *peers, const kvp_session_t *s, uint8_t opcode, kvp_err_t err, const char *why);
+/* kvp_session_audit_object adds to the latest report what the request names. */
+KVP_PRINTF(2, 3) void kvp_session_audit_object(kvp_sessions_t *peers, const char *fmt, ...);
 /* kvp_reply_begin begins the answer to `ask` and returns the buffer for the rest of the answer; kvp_frame_end(buffer,
  * *at_out) ends it. The answer to a one-way request is dropped. */
 kvp_buf_t *kvp_reply_begin(kvp_sessions_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask, const void *msg,

@@ -6,6 +6,8 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define HEX "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
@@ -100,6 +102,61 @@ expect_uri(const char *uri, size_t len, const char *why)
     assert_int_equal(kvp_identity_parse_uri(uri, len, &who, &found), why == NULL ? KVP_OK : KVP_INVALID);
     if (why != NULL && strstr(found, why) == NULL) fail_msg("\"%s\" lacks \"%s\"", found, why);
     if (why != NULL) assert_int_equal(who.role, KVP_MAY_NOTHING);
+}
+
+static void
+write_file(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, strlen(text), file), strlen(text));
+    assert_int_equal(fclose(file), 0);
+}
+
+/* The seconds of the epoch at which the file changed, plus those of `later`. */
+static time_t
+at_change(const char *path, time_t later)
+{
+    struct stat st;
+
+    assert_int_equal(stat(path, &st), 0);
+    return st.st_ctim.tv_sec + later;
+}
+
+TEST(test_a_file_counts_when_it_has_not_changed_for_a_second)
+{
+    char path[] = "/tmp/kvp-tokens-XXXXXX", why[KVP_TOKENS_WHY_MAX];
+    kvp_tokenfile_stamp_t stamp = {.inode = 0};
+    kvp_tokenfile_t *t = NULL;
+    const int fd = mkstemp(path);
+
+    assert_true(fd >= 0);
+    close(fd);
+    write_file(path, HEX " a reader acme never\n");
+    assert_int_equal(kvp_tokenfile_load(path, at_change(path, 0), &stamp, &t, why), KVP_OK);
+    assert_true(t != NULL && kvp_tokenfile_has_id(t, "a") && !kvp_tokenfile_has_id(t, "b"));
+    kvp_tokenfile_destroy(t);
+    write_file(path, ""); /* an editor has begun to write it */
+    assert_int_equal(kvp_tokenfile_load(path, at_change(path, 0), &stamp, &t, why), KVP_OK);
+    assert_null(t);
+    assert_int_equal(kvp_tokenfile_load(path, at_change(path, 1), &stamp, &t, why), KVP_OK);
+    assert_null(t);
+    write_file(path, HEX " b reader acme never\n");
+    assert_int_equal(kvp_tokenfile_load(path, at_change(path, 2), &stamp, &t, why), KVP_OK);
+    assert_true(t != NULL && kvp_tokenfile_has_id(t, "b"));
+    kvp_tokenfile_destroy(t);
+    assert_int_equal(kvp_tokenfile_load(path, at_change(path, 9), &stamp, &t, why), KVP_OK);
+    assert_null(t);
+    /* Others may write it: refused once, for the change. So is a missing file. */
+    assert_int_equal(chmod(path, 0620), 0);
+    assert_int_equal(kvp_tokenfile_load(path, at_change(path, 2), &stamp, &t, why), KVP_INVALID);
+    assert_non_null(strstr(why, "chmod go-w"));
+    assert_int_equal(kvp_tokenfile_load(path, at_change(path, 3), &stamp, &t, why), KVP_OK);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(kvp_tokenfile_load(path, 0, &stamp, &t, why), KVP_SYS);
+    assert_int_equal(kvp_tokenfile_load(path, 0, &stamp, &t, why), KVP_OK);
+    assert_null(t);
 }
 
 TEST(test_the_uri_of_a_certificate)
