@@ -89,7 +89,7 @@ help_for(const Kvp__Pb__Explained *e)
     case KVP_CAUSE_REFUSED:
         return e->refused == KVP_NO_SPACE ? "give the nodes more --memory; hard pins cannot be evicted" : "";
     case KVP_CAUSE_NOT_KNOWN:
-        return "check the key, the tenant (--all-tenants), and that the writer uses this pool";
+        return "check the key, the tenant (--tenant; an admin has --all-tenants), and that the writer uses this pool";
     default:
         return "";
     }

@@ -313,6 +313,13 @@ def test_cert_refuses_what_no_certificate_may_have(bench, words, why):
     assert made.rc == 2 and why in made.err, made
 
 
+def test_verbs_without_a_pool_have_no_options_for_one(bench):
+    for verb in ("cert", "token"):
+        said = bench.run("kvpool", verb, "--help").out.decode()
+        assert "--master" not in said and "--transports" not in said and said.count("--cluster") == (verb == "cert"), said
+        assert ("conductor NAME" in said) == (verb == "cert"), said
+
+
 def test_a_key_that_others_may_read_is_refused(pool):
     cert, key = pool.certs.pair("reader", "acme")
     os.chmod(key, 0o644)

@@ -357,7 +357,7 @@ judge_probe(judge_t *j, const kvp_doctor_node_t *node, const char *name, const k
     const int err = probe->err != KVPOOL_OK ? probe->err : probe->get_err;
     kvp_doctor_finding_t *it;
 
-    if (probe->is_left)
+    if (probe->is_left && err != KVPOOL_DENIED)
         say_finding(begin_finding(j, KVP_DOCTOR_WARNING, "probe_left"), "kvpool rm --force --regex '^kvpool-doctor/'",
                     "node %s: the probe by %s could not be removed", node->name, name);
     if (probe->is_wrong) {

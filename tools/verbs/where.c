@@ -108,7 +108,7 @@ print_cause(struct json_object *found)
 {
     char text[TEXT_BYTES];
 
-    printf("%s: ", quoted_text(found, "tenant", text));
+    printf("tenant %s: ", quoted_text(found, "tenant", text));
     printf("%s (%s)\n", quoted_text(found, "text", text), kvp_json_get_text(found, "cause"));
     if (kvp_json_get_text(found, "help")[0] != '\0') printf("  help: %s\n", quoted_text(found, "help", text));
 }

@@ -280,6 +280,10 @@ TEST_WITH(test_probes, all_is_well, NULL)
     strcpy(probe->detail, "no memory is free");
     assert_finding(KVP_DOCTOR_INFO, "not_probed", "node-1 was not probed by rdma: no memory is free", "kvpool stat");
     all_is_well(state);
+    probe->err = probe->small_err = KVPOOL_DENIED;
+    probe->is_left = true;
+    assert_finding(KVP_DOCTOR_INFO, "not_probed", "this identity may not put", "of a writer or an admin");
+    all_is_well(state);
     probe->err = probe->small_err = KVPOOL_RETRY_AFTER;
     strcpy(probe->detail, "a node does not answer");
     assert_finding(KVP_DOCTOR_ERROR, "no_place",
