@@ -351,13 +351,11 @@ def test_a_process_of_the_host_that_does_not_come_to_the_socket_is_in_the_audit(
         got = pool.bench.run("kvpool", "whoami", "--master", pool.master.listen, env=env)
         assert got.rc == 1 and "directory of sockets" in got.err, got
         pool.audit(f"what=HELLO result=DENIED object=.*{cause}")
+    pool.still_serves()
     withheld = pool.bench.run("kvpool", "whoami", "--master", pool.master.listen, env={**pool.honest, **away})
     assert "was not sent, because this is TCP without TLS" in withheld.err, withheld
-    pool.audit("result=DENIED.*no token")
-    pool.still_serves()
-    refused(pool.unix, hello(b"kvp_" + b"A" * 43), DENIED)
-    pool.audit("result=DENIED.*unknown")
-    assert sum("result=DENIED" in line for line in pool.master.log().splitlines()) == 4
+    pool.audit("result=DENIED.*no token")  # after the lines of the clients that serve, if there are such
+    assert len(set(re.findall(r"result=DENIED object=(kvpool-\d+)", pool.master.log()))) == 3, pool.master.log()
 
 
 def test_a_node_with_a_bad_token_says_what_is_wrong(pool):
