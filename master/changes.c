@@ -59,6 +59,8 @@ compare_node(kvp_changes_t *c, const kvp_master_node_t *was, const kvp_master_no
         add_change(c, KVP_LOG_INFO, "%s %s left the pool", kind, name);
     else if (was == NULL)
         add_change(c, KVP_LOG_INFO, "%s %s joined the pool", kind, name);
+    else if (is->state == KVP_SEG_LOST && is->is_drained && !is->is_tier)
+        add_change(c, KVP_LOG_INFO, "node %s is away: it was drained, and no object is lost with it", name);
     else if (is->state == KVP_SEG_LOST)
         add_change(c, KVP_LOG_WARN, "%s %s is lost: its connection ended", kind, name);
     else if (is->state == KVP_SEG_DRAINING)
@@ -126,13 +128,24 @@ compare_wrong(kvp_changes_t *c)
                        is->lines[i].text);
 }
 
+/* Returns true if a node takes puts. More nodes than a look has may be there; then one is taken for up. */
+static bool
+has_node_up(const kvp_look_t *look)
+{
+    for (uint32_t i = 0; i < look->nodes_n; i++)
+        if (!look->nodes[i].is_tier && look->nodes[i].state == KVP_SEG_UP) return true;
+    return look->nodes_n == KVP_LABELLED_NODES;
+}
+
 /* Adds the begin and the end of evictions and of refusals. */
 static void
 compare_counts(kvp_changes_t *c)
 {
-    static const char *const texts[][2] = {
+    const char *const texts[][2] = {
         {"evictions began: new objects take the memory of older ones", "evictions ended: none for a minute"},
-        {"puts are refused: no memory can be evicted for them", "puts are not refused any more, for a minute"}};
+        {has_node_up(&c->now) ? "puts are refused: no memory can be evicted for them"
+                              : "puts are refused: no node is up that takes them",
+         "puts are not refused any more, for a minute"}};
 
     for (uint32_t i = 0; i < KVP_ARRAY_LEN(texts); i++) {
         const bool has_risen = c->now.counts[i] > c->before.counts[i];

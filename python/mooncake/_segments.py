@@ -84,8 +84,15 @@ class Segments:
             return _NO_ID, place
         segments = {node: s for s, node in self._nodes().items()}
         wanted = [segments.get(name) for name in ([source] if source else []) + targets]
-        if None in wanted or (source and segments[source] not in place[1]) or len(set(wanted)) < len(wanted):
-            return _NO_ID, self._invalid()
+        why = ""
+        if None in wanted:
+            why = "no node of the pool has one of these addresses: " + ", ".join(([source] if source else []) + targets)
+        elif source and segments[source] not in place[1]:
+            why = f"the object has no copy at the source {source}"
+        elif len(set(wanted)) < len(wanted):
+            why = "the nodes have to be different"
+        if why:
+            return _NO_ID, self._invalid(why)
         got = self._raw.task_begin(key, segments[source] if source else 0, tuple(segments[name] for name in targets), 0)
         return ((got, 0), 0) if got > 0 else (_NO_ID, got)
 

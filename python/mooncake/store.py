@@ -222,13 +222,13 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
         found = self._raw.exists("kvpool/health", 0)
         return 0 if found >= 0 else 2 if found == _UNREACHABLE else 1
 
-    def _invalid(self):
-        """Returns -600, and logs the error, because -600 stands for many errors."""
+    def _invalid(self, why=""):
+        """Returns -600, and logs the error, because -600 stands for many errors. why: the cause, where it is known."""
         name = _public_caller()
-        self._teller.error(("refused", name), "%s is refused with %d: %s", name, _INVALID, "the store is not set up, or was closed"
+        self._teller.error(("refused", name), "%s is refused with %d: %s", name, _INVALID, why or ("the store is not set up, or was closed"
                            if self._raw is None else "the arguments cannot be: lists are of one length, values are not empty, sizes are above 0, and "
                            "of a ReplicateConfig replica_num is 1 or more (copies in NoF memory alone are none), group_ids has an id for each key, and "
-                           "soft_pin_ttl_ms is that of an enabled soft pin")
+                           "soft_pin_ttl_ms is that of an enabled soft pin"))
         return _INVALID
 
     # ---- memory

@@ -278,10 +278,22 @@ def test_one_object_is_copied_and_moved(pool):
     assert pool.kvpool("copy", "k", other, "--json").json == {"state": "done"} and places() == {at, other}
     assert pool.kvpool("move", "k", at, other).rc == 0 and places() == {other}
     for words, rc, why in (("copy k node7", 1, "there is no node node7"), ("move k node7 node1", 1, "there is no node node7"),
-                           (f"move k {at} {other}", 1, "no copy in the segment that is to be left"), ("copy none node1", 1, "NOT_FOUND"),
+                           (f"move k {at} {other}", 1, "no copy on the node that it is to leave"), ("copy none node1", 1, "NOT_FOUND"),
                            ("copy k", 2, "1 to 8 nodes"), ("move k node1", 2, "the node that it leaves")):
         got = pool.kvpool(*words.split())
         assert got.rc == rc and why in got.err, got
+    assert drain(pool, at).rc == 0
+    got = pool.kvpool("copy", "k", at)
+    assert got.rc == 1 and "is being drained" in got.err, got
+    assert pool.kvpool("node", "drain", other).rc == 0
+    got = pool.put("new", b"x", "--deadline", "1500ms")
+    assert got.rc == 1 and "2 nodes are draining" in got.err, got
+    pool.add_node("small", "16MiB", "--chunk-bytes", "2MiB")
+    for name in (at, other):
+        assert pool.kvpool("node", "undrain", name).rc == 0
+    assert pool.put("long", b"x" * (3 * MIB)).rc == 0
+    got = pool.kvpool("copy", "long", "small")
+    assert got.rc == 1 and "smaller than the object" in got.err, got
     next(n for n in pool.nodes if n.name == at).kill9()
     assert pool.get("k").out == b"x" * 100_000
 

@@ -391,7 +391,7 @@ def finished(store, begun, what=TaskStatus.SUCCESS):
 
 
 @pytest.mark.pool(nodes=3)
-def test_objects_are_copied_and_moved(store, pool):
+def test_objects_are_copied_and_moved(store, pool, caplog):
     """Fails if a copy is not where it was asked for, or not whole; if a move leaves the first one behind; if a wrong task is begun."""
     everywhere = {n.listen for n in pool.nodes}
     assert store.put("k", b"1" * 100_000) == 0
@@ -410,6 +410,7 @@ def test_objects_are_copied_and_moved(store, pool):
     assert store.create_copy_task("absent", [at]) == ((0, 0), -704)
     assert store.create_copy_task("k", []) == store.create_copy_task("k", ["nowhere:1"]) == ((0, 0), -600)
     assert store.create_move_task("k", "nowhere:1", at) == store.create_move_task("k", at, at) == ((0, 0), -600)
+    assert f"no node of the pool has one of these addresses: nowhere:1, {at}" in caplog.text
     assert store.query_task((1, 2)) == store.query_task((1, 0)) == store.query_task((-1, 0)) == (None, -1400)
 
 

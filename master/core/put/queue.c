@@ -82,12 +82,21 @@ kvp_put_key_refusal(const kvp_puts_t *pq, const kvp_put_key_t *k)
 }
 
 /* Writes the cause of a NO_SPACE error into buf, for the answer. */
+static void
+explain_drains(const kvp_puts_t *pq, char *buf, size_t len)
+{
+    snprintf(buf, len, "no node takes puts: %lu nodes are draining, %lu nodes and SSDs are away",
+             (unsigned long)pq->space->drains_n, (unsigned long)pq->cat->lost_n);
+}
+
 static char *
 explain_full(const kvp_puts_t *pq, const kvp_session_t *s, char *buf, size_t len)
 {
     uint64_t used = pq->ctx->st.used_bytes;
 
-    if (pq->cat->up_n == 0)
+    if (pq->cat->up_n == 0 && pq->space->drains_n > 0)
+        explain_drains(pq, buf, len);
+    else if (pq->cat->up_n == 0)
         snprintf(buf, len, "no node offers memory that takes puts");
     else if (s->use == KVP_USE_PROBE)
         snprintf(buf, len, "no memory is free there for the tenant, and a probe evicts nothing");
@@ -104,12 +113,14 @@ explain_full(const kvp_puts_t *pq, const kvp_session_t *s, char *buf, size_t len
 static char *
 explain_wait(const kvp_puts_t *pq, char *buf, size_t len)
 {
-    if (pq->cat->up_n == 0 && pq->cat->lost_n == 0)
+    if (pq->cat->up_n == 0 && pq->space->drains_n > 0)
+        explain_drains(pq, buf, len);
+    else if (pq->cat->up_n == 0 && pq->cat->lost_n == 0)
         snprintf(buf, len, "no node has offered memory yet, and some may be on their way");
     else
         snprintf(buf, len,
                  "%llu bytes are held by readers, %llu reserved, %llu on their way back; %llu puts are unfinished, and "
-                 "%lu segments away",
+                 "%lu nodes and SSDs away",
                  (unsigned long long)pq->ctx->st.held_bytes, (unsigned long long)pq->ctx->st.reserved_bytes,
                  (unsigned long long)pq->ctx->st.retiring_bytes, (unsigned long long)pq->ctx->st.attempts,
                  (unsigned long)pq->cat->lost_n);

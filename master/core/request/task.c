@@ -22,6 +22,18 @@ has_copy_in(const kvp_master_t *m, const kvp_obj_t *o, uint32_t segment)
     return kvp_place_in(&m->cat, places, n, segment) < n;
 }
 
+/* Returns why no copy of so many bytes can go to the segment; NULL = it can. */
+static const char *
+target_refusal(const kvp_master_t *m, const kvp_segment_t *g, uint64_t bytes)
+{
+    if (g == NULL || g->is_tier) return "the node to which the object is to go is not there";
+    if (g->drain != NULL) return "the node to which the object is to go is being drained";
+    if (g->state != KVP_SEG_UP) return "the node to which the object is to go does not answer, or is being unmounted";
+    if (g->chunk_bytes < kvp_extent_bytes(bytes))
+        return "the node to which the object is to go has chunks (--chunk-bytes) that are smaller than the object";
+    return kvp_task_can_go_to(&m->evict, g) ? NULL : "the node to which the object is to go cannot make copies now";
+}
+
 /* Returns the error for a new task, with its reason, or OK with the object. */
 static kvp_err_t
 check_task(kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Task *msg, uint32_t *oid_out, const char **why_out)
@@ -30,7 +42,7 @@ check_task(kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Task *msg, ui
 
     *why_out = "a key has 1 to 1024 bytes";
     if (msg->key.len == 0 || msg->key.len > KVP_KEY_MAX) return KVP_BAD_KEY;
-    *why_out = "1 to 8 different segments are wanted, other than the one that is left";
+    *why_out = "name 1 to 8 different nodes, other than the one that the object is to leave";
     if (msg->n_to == 0 || msg->n_to > KVP_REPLICAS_MAX) return KVP_INVALID;
     for (size_t i = 0; i < msg->n_to; i++) {
         if (msg->to[i] == msg->from) return KVP_INVALID;
@@ -45,10 +57,11 @@ check_task(kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Task *msg, ui
         !kvp_obj_has_key(m->cat.index, o, msg->key.data, msg->key.len) ||
         kvp_obj_version(o) <= s->tenant->min_version || o->chunk == KVP_OBJ_CHUNK_NONE)
         return KVP_NOT_FOUND;
-    *why_out = "a segment is not there, or cannot take a copy";
-    for (size_t i = 0; i < msg->n_to; i++)
-        if (!kvp_task_can_go_to(&m->evict, kvp_segment_find(&m->space, msg->to[i]))) return KVP_NO_SEGMENT;
-    *why_out = "the object has no copy in the segment that is to be left";
+    for (size_t i = 0; i < msg->n_to; i++) {
+        *why_out = target_refusal(m, kvp_segment_find(&m->space, msg->to[i]), kvp_obj_len(&m->cat, o));
+        if (*why_out != NULL) return KVP_NO_SEGMENT;
+    }
+    *why_out = "the object has no copy on the node that it is to leave";
     if (msg->from != 0 && !has_copy_in(m, o, msg->from)) return KVP_NO_SEGMENT;
     *why_out = "the master's log cannot be written, or is behind";
     return kvp_journal_refusal(&m->log);

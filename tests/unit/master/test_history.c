@@ -189,7 +189,18 @@ TEST(test_evictions_begin_and_end)
         look(0);
     assert_string_equal(look(1), "evictions ended: none for a minute");
     changes.now.counts[1]++;
-    assert_string_equal(look(1), "puts are refused: no memory can be evicted for them");
+    assert_string_equal(look(1), "puts are refused: no node is up that takes them");
+    for (int i = 0; i < 59; i++)
+        look(0);
+    look(1);
+    changes.now.nodes_n = 1;
+    set_node(0, "a", KVP_SEG_UP);
+    changes.now.counts[1]++;
+    look(2);
+    assert_string_equal(kvp_changes_get(&changes, 0)->text, "puts are refused: no memory can be evicted for them");
+    changes.now.nodes[0].is_drained = true;
+    set_node(0, "a", KVP_SEG_LOST);
+    assert_string_equal(look(1), "node a is away: it was drained, and no object is lost with it");
 }
 
 TEST(test_leaders_change_and_a_standby_compares_no_nodes)
