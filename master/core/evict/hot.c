@@ -302,6 +302,7 @@ begin_copy(kvp_evict_t *ev, kvp_hot_key_t *key, uint32_t oid)
     key->copies[key->copies_n++] = target->id;
     /* The next master learns by a record of a drain that a node may have a copy which no log names. */
     kvp_record_drain(ev->cat, target);
+    ev->space->drain_end = ev->cat->log->end; /* asks for a sync of the log, and bases repeat the record */
     return true;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Hot copies: an object that other hosts read much gets a copy near its readers, and loses the copy afterwards. ADR
  * 0055. a and b are on hosts of their names; the readers of these tests are on b, or on a host without memory. */
+#include "proto/jrec.h"
 #include "tests/unit/master/rig.h"
 
 #define LEN (64 * KIB)
@@ -12,6 +13,9 @@
     }
 
 static const kvp_master_conf_t off = {.location_lease_ns = MS, .location_grace_ns = MS};
+
+static const kvp_master_conf_t log_conf = {
+    .has_journal = true, .location_lease_ns = MS, .location_grace_ns = MS, .hot_bytes_per_s = 1000000};
 
 static peer_t *
 reader_on(rig_t *g, const char *host)
@@ -215,6 +219,47 @@ RIG_TEST_ON(test_a_reader_keeps_a_copy_on_its_host, .conf = HOT_CONF, .size = 4 
     assert_in_range(had, 3, 4); /* a sixteenth of b */
     world_advance(g->w, 8 * WINDOW);
     assert_int_equal(world_stats(g->w).hot_dropped, had);
+}
+
+/* Returns the number of records of drains in the log, in which the next master learns that nodes may have copies. */
+static uint64_t
+drains_logged(const rig_t *g)
+{
+    kvp_master_conf_t conf = g->w->conf;
+    kvp_master_log_t told;
+    kvp_master_t *m;
+
+    world_sync(g->w);
+    conf.had_master = true;
+    assert_int_equal(kvp_master_create(&conf, g->w->now, &m), KVP_OK);
+    kvp_ignore(kvp_master_read_log(m, g->w->journal.data, g->w->journal.len), "it is told");
+    kvp_master_check_log(m, &told);
+    kvp_master_destroy(m);
+    assert_int_equal(told.err, KVP_OK);
+    return told.records[KVP_JREC_DRAIN];
+}
+
+RIG_TEST_ON(test_the_next_master_learns_of_hot_copies, .conf = log_conf, .size = 4 * MIB, .size_b = 4 * MIB, .mems = 2,
+            .nodes = 1)
+{
+    peer_t *c = reader_on(g, "b");
+
+    fill(g->c, 0, 1, LEN);
+    begin_b(g);
+    world_advance(g->w, SEC);
+    world_sync(g->w);
+    g->w->is_disk_stuck = true;
+    get_kept(c, "key/0");
+    world_advance(g->w, SEC);
+    world_done(g->w, KVP_DONE_WRITTEN, g->w->journal_from + g->w->journal.len);
+    world_advance(g->w, MS);
+    assert_true((g->w->wishes & KVP_MASTER_SYNCS) != 0);
+    g->w->is_disk_stuck = false;
+    world_advance(g->w, SEC);
+    assert_int_equal(copies_of(g->c, "key/0"), 2);
+    assert_int_equal(drains_logged(g), 1);
+    assert_true(kvp_master_snapshot(g->w->m));
+    assert_int_equal(drains_logged(g), 3); /* the base says so of both segments */
 }
 
 /* 40 nodes, and more hot objects than one step tries to copy. Each node has a sixteenth of its memory for three of
