@@ -460,6 +460,23 @@ copy_removed(sim_t *s, kvp_digest_t digest, uint64_t heard_ns)
         }
 }
 
+/* Whether another copy is served that is let go of here: when its node told of it, a removal or a put of its key had
+ * been heard, which the master may have answered without an effect on it. */
+static bool
+is_kept_elsewhere(sim_t *s, const grant_t *g)
+{
+    for (const mem_t *mem = s->mems; mem != NULL; mem = mem->older) {
+        uint32_t chunk = 0, slot = 0;
+
+        for (const grant_t *o; mem->conn != 0 && (o = grant_next(mem, &chunk, &slot)) != NULL;)
+            if (is_other_copy(g, o) && o->may_go && o->was_reported && !o->is_retired &&
+                mem->chunks[o->chunk].word[o->slot] == kvp_word_make(o->generation, KVP_DESC_SEALED) &&
+                master_has_place(s, o->digest, o->generation))
+                return true;
+    }
+    return false;
+}
+
 bool
 copy_retires(sim_t *s, grant_t *g)
 {
@@ -473,6 +490,7 @@ copy_retires(sim_t *s, grant_t *g)
         is_reachable |= is_seen(k->grant);
     }
     g->is_moved |= g->is_dropped;
+    if (!g->is_moved) g->is_moved = is_reachable = is_kept_elsewhere(s, g);
     master_stats(s, &st);
     if (!s->plan->has_room || st.evictions > 0 || is_forced(s, g) || g->is_removal_asked || is_reachable)
         return g->is_moved;
