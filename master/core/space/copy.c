@@ -265,10 +265,12 @@ drop_leaving(kvp_space_t *sp, const kvp_leaving_t *l)
     if (o == NULL || o->state != KVP_OBJ_COMMITTED || kvp_obj_version(o) != l->version) return KVP_OID_NONE;
     n = kvp_obj_places(sp->cat, o, places);
     for (uint32_t i = 0; i < n; i++) {
+        const kvp_segment_t *on = kvp_place_chunk(sp->cat, &places[i])->segment;
+
         if (places[i].generation == l->generation)
             at = i;
-        else
-            others += kvp_place_chunk(sp->cat, &places[i])->segment->state != KVP_SEG_LOST || !KVP_RULE(LEAVING_LAST);
+        else /* a log without its end may name a copy that was dropped: its node has to report first */
+            others += (on->state != KVP_SEG_LOST && !on->is_restored) || !KVP_RULE(LEAVING_LAST);
     }
     if (at == UINT32_MAX || others == 0) return KVP_OID_NONE;
     g = kvp_place_chunk(sp->cat, &places[at])->segment;

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Drains: the objects of one node are moved to another, in their order of use, and what is held waits. ADR 0050. */
 #include "tests/unit/master/rig.h"
+#include "tests/world/report.h"
 
 #define LEN (64 * KIB)
 
 static const kvp_master_conf_t plain = {.location_lease_ns = MS, .location_grace_ns = MS};
+static const kvp_master_conf_t with_log = {.has_journal = true, .location_lease_ns = MS, .location_grace_ns = MS};
 
 static Kvp__Pb__DrainReply
 ask_drain(peer_t *who, Kvp__Pb__Drain msg)
@@ -109,6 +111,34 @@ RIG_TEST_ON(test_a_held_object_leaves_later, .conf = plain, .size = 4 * MIB, .si
 }
 
 /* A time limit that a running drain gets ends the wait for what was held before. */
+/* A log that lacks its end names a copy that is DEAD, and its node takes long to tell so: the other copy stays. */
+RIG_TEST_ON(test_a_copy_leaves_when_the_other_node_has_reported, .conf = with_log, .size = 4 * MIB, .mems = 2)
+{
+    Kvp__Pb__PutBegin like = KVP__PB__PUT_BEGIN__INIT;
+    uint32_t at = 0;
+    peer_t *a;
+
+    like.replicas = 2;
+    for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(put_like(g->c, &(put_t){.key = key_name("key/", i), .len = LEN}, &like), KVP_OK);
+    rig_restart(g);
+    g->nb = node_open_on(g->w, g->b, "b");
+    assert_int_equal(drain(g->c, "b", KVP_DRAIN_BEGIN, false).state, KVP_DRAIN_RUNS);
+    while (kvp_word_state(g->a->chunks[0].words[at]) != KVP_DESC_SEALED)
+        at++;
+    g->a->chunks[0].words[at] = kvp_word_make(kvp_word_generation(g->a->chunks[0].words[at]), KVP_DESC_DEAD);
+    a = peer_open(g->w);
+    a->mem = g->a;
+    assert_int_equal(peer_hello(a, KVP_ROLE_NODE, "a", "a"), KVP_OK);
+    assert_int_equal(node_ask_mount(a).report, 1);
+    world_advance(g->w, 30 * SEC);
+    assert_int_equal(drain(g->c, "b", KVP_DRAIN_ASK, false).left_objects, 2);
+    node_report(a);
+    world_advance(g->w, 6 * SEC);
+    assert_int_equal(count(g->c, 0, 2), 2);
+    assert_int_equal(drain(g->c, "b", KVP_DRAIN_ASK, false).moved_objects, 1);
+}
+
 RIG_TEST_ON(test_a_later_time_limit_counts, .conf = plain, .size = 4 * MIB, .size_b = 4 * MIB, .mems = 2, .nodes = 1)
 {
     Kvp__Pb__Drain msg = KVP__PB__DRAIN__INIT;
