@@ -71,6 +71,7 @@ struct kvp_etcd {
     size_t current; /* the endpoint in use */
     kvp_log_limit_t noise;
     enum { UNTRIED, WORKS, FAILS } state;
+    kvp_err_t told; /* the error of the last line of the log */
     char *token; /* token for authentication; "" = not needed, NULL = a login is needed */
     uint64_t token_number;
     call_t *login, *watch; /* the calls of these roles; NULL = none; also in the list waiting or busy */
@@ -277,7 +278,9 @@ judge_endpoint(kvp_etcd_t *etcd, const call_t *call, kvp_err_t err, const char *
     uint32_t missed;
 
     /* If some requests fail and others succeed, each change of the state would be logged; the limit prevents this. */
-    if (etcd->state != (has_worked ? WORKS : FAILS) && kvp_log_limit_ok(&etcd->noise, &missed)) {
+    if ((etcd->state != (has_worked ? WORKS : FAILS) || (!has_worked && err != etcd->told)) &&
+        kvp_log_limit_ok(&etcd->noise, &missed)) {
+        etcd->told = err;
         if (has_worked)
             kvp_log_info("etcd", "%s answers missed=%u", endpoint, missed);
         else

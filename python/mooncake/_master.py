@@ -167,6 +167,7 @@ def main():
     http_port = number(_PROGRAM, "metrics_port", flags["metrics_port"], 0, 65535)
     metadata_port = number(_PROGRAM, "http_metadata_server_port", flags["http_metadata_server_port"], 0, 65535)
     etcd, cluster = _etcd(flags), flags["cluster_id"] or CLUSTER
+    more = ["--lease-ttl", _duration(flags["default_kv_lease_ttl"]), *(["--etcd", etcd, "--cluster", cluster] if etcd else []), *_events(flags)]
     log = _log_in(flags["log_dir"])
     at_http, at_metadata = (flags["metrics_host"], http_port), (flags["http_metadata_server_host"], metadata_port)
     tokens = open_tokens(_PROGRAM)
@@ -174,8 +175,7 @@ def main():
     parent = os.getpid()
     child = subprocess.Popen(
         [str(FOLDER / "kvpool-master"), "--listen", join_host(host, port), "--insecure", "--http", "127.0.0.1:0", "--data-dir",
-         _state_folder(f"{port}-{cluster}" if etcd else port), "--lease-ttl", _duration(flags["default_kv_lease_ttl"]),
-         *(["--etcd", etcd, "--cluster", cluster] if etcd else []), *_events(flags)],
+         _state_folder(f"{port}-{cluster}" if etcd else port), *more],
         stdout=subprocess.PIPE, stderr=log, text=True, preexec_fn=lambda: _die_with(parent))
     for sig in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sig, lambda *_: child.terminate())

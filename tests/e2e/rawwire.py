@@ -184,7 +184,9 @@ class Raw:
             left = end - time.monotonic()
             if left <= 0:
                 return False
-            if not select.select([self.sock], [], [], left)[0]:
+            poll = select.poll()  # select takes no descriptor above 1023
+            poll.register(self.sock, select.POLLIN)
+            if not poll.poll(left * 1000):
                 return False
             if not self._more():
                 return True

@@ -538,8 +538,8 @@ def test_path_that_a_node_tells(bench):
         node = w.MountedNode(master.listen, HERE, tcp.at, unix_path=path, transports="shm,tcp")
         put = ("put", "k", "--master", master.listen, "--host-id", HERE, "--deadline", "1s")
         assert bench.run("kvpool", *put, "--transports", "shm", stdin=b"x").rc != 0 and tcp.seen == []
-        bench.run("kvpool", *put, stdin=b"x")
-        assert tcp.seen and lure.seen == [] and lure.fds_n == 0, path
+        wait_until(lambda: (bench.run("kvpool", *put, stdin=b"x"), tcp.seen)[1], 20, f"tcp instead of {path}")
+        assert lure.seen == [] and lure.fds_n == 0, path
         node.end()
         tcp.close()
         lure.close()

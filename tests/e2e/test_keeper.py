@@ -647,7 +647,7 @@ def test_memory_that_does_not_fit(kept):
     assert re.search(r'the keeper of the node \\"kept1\\", which ended, holds \d+MiB', other), other
     assert "keeper of the node" not in refused("kept1", 2 * total)
     assert health(kept.node())["adopted_objects"] == 1
-    fits = re.search(r"the largest possible is (\d+MiB)", other)[1]
-    kept.node("kept3", fits, "--populate", "no", mode="none").terminate()
+    fits = int(re.search(r"the largest possible is (\d+)MiB", other)[1]) * 9 // 10  # other processes take memory meanwhile
+    kept.node("kept3", f"{fits}MiB", "--populate", "no", mode="none").terminate()
     share = kept.node("kept4", "1%", "--populate", "no", mode="none")
     assert 0 < health(share)["size_bytes"] <= total / 100

@@ -117,7 +117,7 @@ def test_start_without_a_majority_of_etcd(bench):
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     try:
-        said = wait_until(lambda: "etcd has not answered this master for" in (text := example.out.read_text()) and text, 30 * SLOW, "the reason")
+        said = wait_until(lambda: "etcd has not answered this master: for" in (text := example.out.read_text()) and text, 30 * SLOW, "the reason")
         assert "start: still waiting for a leader and both nodes" in said and "most of etcd's members must run" in said, said
         health = ask_http(example.http[1], "/health")[1]
         assert "etcd has not answered" in health and '"degraded"' in health and "Last failure: http://127.0.0.1:" in health, health

@@ -129,7 +129,7 @@ def test_the_terminal_is_as_before(pool, end):
     elif end == "hidden by ctrl-z":
         top.type("\x1a")
         wait_until(lambda: (top.text(), top.raw.rstrip().endswith("\x1b[?1049l"))[1], 10, "the view to stop")
-        assert termios.tcgetattr(top.slave) == top.before
+        wait_until(lambda: termios.tcgetattr(top.slave) == top.before, 5, "the terminal to be as before")
         top.raw, top.rows = "", {}
         top.proc.send_signal(signal.SIGCONT)
         top.shows("2 nodes up of 2")
