@@ -60,10 +60,11 @@ check_masters(const kvp_master_t *m, kvp_master_wrong_t *out)
         check_master(&m->masters[i], out);
     }
     if (m->etcd_silent_ns > 0)
-        add_wrong(out, "etcd_away",
-                  "etcd has not answered this master: for %llu s. Last failure: %s. So no master can be elected or go on "
-                  "leading; most of etcd's members must run and reach one another (etcdctl endpoint health)",
-                  (unsigned long long)(m->etcd_silent_ns / KVP_MS(1000)), m->etcd_trouble);
+        add_wrong(
+            out, "etcd_away",
+            "etcd has not answered this master: for %llu s. Last failure: %s. So no master can be elected or go on "
+            "leading; most of etcd's members must run and reach one another (etcdctl endpoint health)",
+            (unsigned long long)(m->etcd_silent_ns / KVP_MS(1000)), m->etcd_trouble);
     if (m->masters_n > 0 && leaders == 0) add_wrong(out, "no_leader", "no master leads");
     if (m->masters_n == 1 && leaders == 1 && m->ctx.conf.is_elected)
         add_wrong(out, "no_standby", "no other master is registered in etcd: if this master fails, none takes over");
