@@ -42,7 +42,7 @@ echo done >at
 # After a block: each of the programs that it has started in the background must have printed its ready line.
 SETTLE = """
 SECONDS=0
-until [ "$(grep -Eo '(^|})ready[: ]' "blocks/%d.out" | wc -l)" -ge %d ]; do
+until [ "$(grep -Eo '(^|})ready[: ]|ready [a-z]+=' "blocks/%d.out" | wc -l)" -ge %d ]; do
     [ "$SECONDS" -lt 15 ] || { echo "a program in the background did not become ready"; exit 1; }
     sleep 0.05
 done

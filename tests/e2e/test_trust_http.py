@@ -108,7 +108,7 @@ def test_the_pages_ask_for_a_token(ports, browser):  # noqa: F811
             browser.shows("Use this token", "#login")
             browser.get(f"(() => {{ const f = document.getElementById('login'); f.elements[0].value = '{token}'; f.requestSubmit(); }})()")
         browser.shows(shows)
-        assert not browser.text("#login")
+        wait_until(lambda: not browser.text("#login"), 10, "the form to go")
 
 
 def test_tokens_that_do_not_suffice(ports):
