@@ -191,3 +191,32 @@ tenant_info(peer_t *c, Kvp__Pb__TenantInfo *out)
     kvp_pb_free(&pb, head);
     reply_free(r);
 }
+
+Kvp__Pb__DrainReply
+ask_drain(peer_t *who, Kvp__Pb__Drain msg)
+{
+    Kvp__Pb__DrainReply *head, got;
+    kvp_pb_t pb;
+    reply_t *r;
+
+    r = peer_wait(who, peer_send(who, KVP_OP_DRAIN, 0, &msg.base, NULL, 0), SEC);
+    assert_non_null(r);
+    head = kvp_pb_unpack(&pb, &kvp__pb__drain_reply__descriptor, &r->frame);
+    assert_non_null(head);
+    got = *head;
+    got.detail = NULL;
+    kvp_pb_free(&pb, head);
+    reply_free(r);
+    return got;
+}
+
+uint32_t
+home_of(peer_t *who, const char *key)
+{
+    kvp_wire_loc_t loc;
+    uint64_t ticket;
+
+    assert_int_equal(get(who, key, &ticket, &loc), KVP_OK);
+    release(who, ticket);
+    return loc.segment_id;
+}

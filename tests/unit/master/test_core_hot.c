@@ -65,18 +65,6 @@ copies_of(peer_t *c, const char *key)
     return copies;
 }
 
-/* Returns the segment that the client is told first. */
-static uint32_t
-first_of(peer_t *c, const char *key)
-{
-    kvp_wire_loc_t loc;
-    uint64_t ticket;
-
-    assert_int_equal(get(c, key, &ticket, &loc), KVP_OK);
-    release(c, ticket);
-    return loc.segment_id;
-}
-
 static void
 get_kept(peer_t *c, const char *key)
 {
@@ -104,7 +92,7 @@ RIG_TEST_ON(test_a_hot_object_has_a_copy_at_its_readers_until_they_end, .conf = 
     read_for(c, 1, HOT, 4);
     assert_int_equal(copies_of(g->c, "key/0"), 2);
     assert_int_equal(copies_of(g->c, "key/1"), 1);
-    assert_int_equal(first_of(c, "key/0"), g->b->segment_id);
+    assert_int_equal(home_of(c, "key/0"), g->b->segment_id);
     assert_int_equal(c->applied_seq, 1); /* it was to ask again */
     assert_int_equal(world_stats(g->w).hot_copies, 1);
     assert_int_equal(world_stats(g->w).hot_bytes, LEN);
@@ -112,7 +100,7 @@ RIG_TEST_ON(test_a_hot_object_has_a_copy_at_its_readers_until_they_end, .conf = 
     assert_int_equal(copies_of(g->c, "key/0"), 2);
     read_for(c, 1, HOT / 10, 8); /* under a quarter */
     assert_int_equal(copies_of(g->c, "key/0"), 1);
-    assert_int_equal(first_of(c, "key/0"), g->a->segment_id);
+    assert_int_equal(home_of(c, "key/0"), g->a->segment_id);
     assert_int_equal(world_stats(g->w).hot_copies, 1);
     assert_int_equal(world_stats(g->w).hot_dropped, 1);
 }
@@ -162,7 +150,7 @@ RIG_TEST_ON(test_copies_share_the_readers_of_other_hosts, .conf = HOT_CONF, .siz
     read_for(c, 1, HOT, 6);
     assert_int_equal(copies_of(g->c, "key/0"), 2);
     for (uint32_t i = 0; i < 8; i++)
-        at_a += first_of(reader_on(g, "elsewhere"), "key/0") == g->a->segment_id;
+        at_a += home_of(reader_on(g, "elsewhere"), "key/0") == g->a->segment_id;
     assert_int_equal(at_a, 4);
     read_for(c, 1, 3 * HOT, 4);
     assert_int_equal(copies_of(g->c, "key/0"), 3);
@@ -204,7 +192,7 @@ RIG_TEST_ON(test_a_reader_keeps_a_copy_on_its_host, .conf = HOT_CONF, .size = 4 
     get_kept(far, "key/9"); /* no node is on its host */
     get_kept(c, "key/0");
     world_advance(g->w, SEC);
-    assert_int_equal(first_of(c, "key/0"), g->b->segment_id);
+    assert_int_equal(home_of(c, "key/0"), g->b->segment_id);
     assert_int_equal(copies_of(g->c, "key/9"), 1);
     for (uint32_t i = 0; i < 8; i++) { /* kept by gets, and not by time */
         world_advance(g->w, WINDOW);
@@ -289,7 +277,7 @@ RIG_TEST_ON(test_many_nodes_share_many_hot_objects, .conf = HOT_CONF, .size = 16
     assert_true(g->w->work_most <= 2048);
     for (uint32_t k = 0; k < 100; k++)
         for (uint32_t i = 0; i < 39; i++)
-            is_used[i] |= first_of(c, key_name("key/", k)) == mems[i]->segment_id;
+            is_used[i] |= home_of(c, key_name("key/", k)) == mems[i]->segment_id;
     for (uint32_t i = 0; i < 39; i++)
         used += is_used[i];
     assert_true(used >= 20);
@@ -306,7 +294,7 @@ RIG_TEST_ON(test_the_last_copy_stays, .conf = HOT_CONF, .size = 4 * MIB, .size_b
     assert_int_equal(copies_of(g->c, "key/0"), 2);
     peer_lose(g->na);
     world_advance(g->w, 20 * WINDOW);
-    assert_int_equal(first_of(c, "key/0"), g->b->segment_id);
+    assert_int_equal(home_of(c, "key/0"), g->b->segment_id);
     assert_int_equal(world_stats(g->w).hot_dropped, 0);
 }
 

@@ -8,24 +8,6 @@
 static const kvp_master_conf_t plain = {.location_lease_ns = MS, .location_grace_ns = MS};
 static const kvp_master_conf_t with_log = {.has_journal = true, .location_lease_ns = MS, .location_grace_ns = MS};
 
-static Kvp__Pb__DrainReply
-ask_drain(peer_t *who, Kvp__Pb__Drain msg)
-{
-    Kvp__Pb__DrainReply *head, got;
-    kvp_pb_t pb;
-    reply_t *r;
-
-    r = peer_wait(who, peer_send(who, KVP_OP_DRAIN, 0, &msg.base, NULL, 0), SEC);
-    assert_non_null(r);
-    head = kvp_pb_unpack(&pb, &kvp__pb__drain_reply__descriptor, &r->frame);
-    assert_non_null(head);
-    got = *head;
-    got.detail = NULL;
-    kvp_pb_free(&pb, head);
-    reply_free(r);
-    return got;
-}
-
 /* Asks to drain the node, or for what has become of that. */
 static Kvp__Pb__DrainReply
 drain(peer_t *who, const char *node, uint32_t what, bool no_evict)
@@ -330,18 +312,6 @@ task_state(peer_t *who, uint64_t id)
 
     msg.task = id;
     return ask_task(who, msg);
-}
-
-/* Returns the segment that a GET is sent to. */
-static uint32_t
-home_of(peer_t *who, const char *key)
-{
-    kvp_wire_loc_t loc;
-    uint64_t ticket;
-
-    assert_int_equal(get(who, key, &ticket, &loc), KVP_OK);
-    release(who, ticket);
-    return loc.segment_id;
 }
 
 RIG_TEST_ON(test_tasks_copy_and_move, .conf = plain, .size = 4 * MIB, .size_b = 4 * MIB, .mems = 2, .nodes = 1)

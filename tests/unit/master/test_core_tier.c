@@ -665,24 +665,13 @@ static Kvp__Pb__DrainReply
 drain(rig_t *g, uint32_t what, bool with_ssd, bool no_evict)
 {
     Kvp__Pb__Drain msg = KVP__PB__DRAIN__INIT;
-    Kvp__Pb__DrainReply *head, got;
-    kvp_pb_t pb;
-    reply_t *r;
 
     msg.node = g->a->name;
     msg.what = what;
     msg.with_ssd = with_ssd;
     msg.no_evict = no_evict;
     msg.evict = !no_evict;
-    r = peer_wait(g->c, peer_send(g->c, KVP_OP_DRAIN, 0, &msg.base, NULL, 0), SEC);
-    assert_non_null(r);
-    head = kvp_pb_unpack(&pb, &kvp__pb__drain_reply__descriptor, &r->frame);
-    assert_non_null(head);
-    got = *head;
-    got.detail = NULL;
-    kvp_pb_free(&pb, head);
-    reply_free(r);
-    return got;
+    return ask_drain(g->c, msg);
 }
 
 /* Nothing is left at a, and nothing was evicted. */
