@@ -474,10 +474,13 @@ def pytest_runtest_protocol(item, nextitem):
         signal.signal(signal.SIGALRM, old)
 
 
-@pytest.hookimpl(hookwrapper=True)
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item, call):
-    """On a failure, the end of the log of every daemon and client goes into the report."""
+    """On a failure, the end of the log of every daemon and client goes into the report. The alarm waits meanwhile: outside of a
+    test it would end the whole run."""
+    seconds_left = signal.alarm(0)
     report = (yield).get_result()
+    signal.alarm(seconds_left)
     if report.failed:
         for bench in getattr(item, "kvp_benches", []):
             for d in bench.daemons:

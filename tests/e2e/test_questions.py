@@ -117,6 +117,7 @@ def test_filling_of_bench_stops_at_its_limit(pool):
     assert stored(pool) == 0
 
 
+@pytest.mark.limit(180)
 def test_fsck_and_snapshot_show_progress(make_pool, bench):
     """Fails if a person who waits for them sees nothing, or a line of progress stays, or stands in output for a program."""
     pool = make_pool(nodes=2, memory="64MiB", data_dir=f"{bench.home}/data")
