@@ -774,6 +774,29 @@ TEST(test_rules_hold_in_every_seed)
     }
 }
 
+/* Fails if the write gets another error when the peer revokes its key before the READ that flushes it has run. */
+TEST(test_key_revoked_under_a_write)
+{
+    uint32_t refused_n = 0;
+
+    for (uint64_t seed = 0; seed < SEEDS_HELD; seed++) {
+        static rig_t r;
+
+        rig_open(&r, seed, NULL);
+        write_all(&r, 'a');
+        submit(&r, 1);
+        for (uint64_t i = below(&r, 8); i > 0 && r.done_n == 0; i--)
+            r.ep->tp->ops->ep_poll(r.ep);
+        kvp_mr_destroy(r.mr);
+        r.mr = NULL;
+        finish(&r, 1);
+        if (r.x[0].status != KVP_OK) assert_int_equal(r.x[0].status, KVP_NO_SEGMENT);
+        refused_n += r.x[0].status != KVP_OK;
+        rig_close(&r);
+    }
+    assert_in_range(refused_n, 1, SEEDS_HELD - 1);
+}
+
 TEST(test_some_seed_fails_without_each_rule)
 {
     if (IS_TSAN) {

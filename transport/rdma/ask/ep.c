@@ -22,12 +22,27 @@
 #define POLLS_A_TURN 64u
 #define TODO_MAX (8 * KVP_RDMA_SENDS) /* the most accepted transfers that wait to be posted */
 
+/* Returns the transfer of a work. A READ that only flushes writes uses the key of the last write before it, and so has
+ * the transfer of that write. NULL = that write has completed. */
+static kvp_xfer_t *
+transfer_of(const kvp_rdma_rail_t *rail, uint64_t number)
+{
+    kvp_xfer_t *xfer = rail->queue->works[number % KVP_RDMA_SENDS].xfer;
+
+    if (xfer != NULL) return xfer;
+    while (number-- > rail->works_tail) {
+        xfer = rail->queue->works[number % KVP_RDMA_SENDS].xfer;
+        if (xfer != NULL && xfer->kind != KVP_XFER_READ) return xfer;
+    }
+    return NULL;
+}
+
 /* Handles a failed work request. If the cause is local or remote memory, and not the path, the request's transfer gets
  * the error, and all other transfers of the endpoint get DISCONNECTED. Otherwise only the rail fails. */
 static void
 break_at(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, uint64_t number, kvp_rdma_wc_status_t why)
 {
-    kvp_xfer_t *guilty = rail->queue->works[number % KVP_RDMA_SENDS].xfer;
+    kvp_xfer_t *guilty = transfer_of(rail, number);
 
     kvp_log_debug("rdma", "connection is broken status=%d work=%llu", (int)why, (unsigned long long)number);
     if (why != KVP_RDMA_WC_NO_ACCESS && why != KVP_RDMA_WC_NO_MEMORY) {
