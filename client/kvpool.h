@@ -75,7 +75,7 @@ typedef struct {
      * (NOTSUP without libcurl.so.4). Default: $KVPOOL_MASTER, else 127.0.0.1:50051. */
     const char *master;
     /* The name of this client or embedded node, at most 128 bytes. Default: the program's name and
-     * process id. */
+     * process id; of an embedded node with a certificate the node's name in it. */
     const char *name;
     /* The id of this client's host. Processes with two host ids on one machine count as two hosts.
      * Default: the machine's id. */

@@ -111,6 +111,11 @@ dial_any(kvp_node_dial_t *d, const kvp_hello_ask_t *ask, kvp_node_dialed_t *dial
     if (err == KVP_OK || err == KVP_DENIED) change_to_unix(ask, err == KVP_DENIED, dialed);
     if (err == KVP_OK || dialed->hello.incarnation != 0) return KVP_OK;
     kvp_framed_fini(&dialed->conn);
+    if (err == KVP_DENIED || err == KVP_EXPIRED) {
+        pthread_mutex_lock(&d->lock);
+        snprintf(d->refusal, sizeof d->refusal, "the pool refuses this node: %s", dialed->hello.detail);
+        pthread_mutex_unlock(&d->lock);
+    }
     if (err != KVP_CLOSED && kvp_log_limit_ok(&d->noise, &missed))
         kvp_log_warn("node", "no session with %s%s: %s%s%s", at == NULL ? "any master" : "master ",
                      at == NULL ? "" : kvp_format_hostport(at, text), kvp_err_text(err),

@@ -44,7 +44,8 @@ typedef struct {
     bool is_good; /* the previous connection was mounted, so the first attempt has no back-off */
     kvp_node_dialed_t result;
     kvp_err_t last_err; /* the result of the last attempt to find the master */
-    char refusal[KVP_NODE_REFUSAL_MAX]; /* why no master of the list is acceptable; empty = some master may be */
+    /* why no master of the list is acceptable, or none accepts the node; empty = some master may */
+    char refusal[KVP_NODE_REFUSAL_MAX];
     uint64_t attempts;
     uint64_t incarnation; /* the incarnation of the node's previous session with a master; 0 = none */
     kvp_known_pool_t known; /* the pool of the node's memory; term 0 = the node has no memory */
@@ -61,8 +62,8 @@ void kvp_node_dial_stop(kvp_node_dial_t *d);
  * back-off. incarnation and known describe the previous session; known is copied. */
 void kvp_node_dial_want(kvp_node_dial_t *d, bool is_good, uint64_t incarnation, const kvp_known_pool_t *known);
 
-/* kvp_node_dial_refusal copies the reason why no master of the list is acceptable, which is logged too; empty = some
- * master may be. */
+/* kvp_node_dial_refusal copies the reason why no master of the list is acceptable, or none accepts the node; it is
+ * logged too. Empty = some master may be. */
 void kvp_node_dial_refusal(kvp_node_dial_t *d, char why_out[KVP_NODE_REFUSAL_MAX]);
 
 /* kvp_node_dial_take gives the found connection to the caller and returns true, if there is one. *err_out is the

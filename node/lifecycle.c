@@ -167,7 +167,11 @@ set_name(kvp_node_t *node, const char *name)
 {
     char host[KVP_NAME_MAX - 8] = "node";
 
-    if (name == NULL && node->serve.handshakes != NULL) name = kvp_handshakes_who(node->serve.handshakes)->name;
+    if (name == NULL && node->serve.handshakes != NULL) {
+        const kvp_identity_t *who = kvp_handshakes_who(node->serve.handshakes);
+
+        name = who->role == KVP_IS_ENGINE ? who->node : who->name;
+    }
     if (name != NULL) {
         snprintf(node->conf.name, sizeof node->conf.name, "%s", name);
         return;

@@ -10,6 +10,7 @@
 #include "client/api/exporter.h"
 
 #include "client/data/fetch.h"
+#include "common/trust/creds.h"
 #include "common/waits.h"
 #include "transport/all/registry.h"
 #include "transport/rdma/verbs/select.h"
@@ -454,12 +455,16 @@ read_conf(const kvpool_conf_t *conf, opening_t *o)
 }
 
 static kvp_err_t
-start_node(kvpool_t *pool, const kvpool_conf_t *conf, uint64_t deadline_ns)
+start_node(kvpool_t *pool, const opening_t *o, uint64_t deadline_ns)
 {
+    const kvpool_conf_t *conf = &o->conf;
+    kvp_creds_t files;
+    /* without a name the node has that of its certificate */
+    const bool has_name = conf->name != o->name || !kvp_creds_tls(&files) || files.tls_cert == NULL;
     kvp_node_conf_t node = {
         .masters = conf->master,
         .cluster = conf->cluster,
-        .name = conf->name,
+        .name = has_name ? conf->name : NULL,
         .host_id = conf->host_id,
         .listen = conf->listen,
         .needed = or_env(conf->transports, "KVPOOL_TRANSPORTS", NULL),
@@ -527,7 +532,7 @@ start_pool(kvpool_t *pool, const opening_t *o, uint64_t deadline_ns)
 
     kvp_log_divert(detail, o->conf.detail_cap);
     err = kvp_session_start(&o->session, deadline_ns, &pool->session);
-    if (err == KVP_OK) err = start_node(pool, &o->conf, deadline_ns);
+    if (err == KVP_OK) err = start_node(pool, o, deadline_ns);
     kvp_log_divert(NULL, 0);
     if (err != KVP_OK || detail == NULL || detail[0] == '\0') return err;
     kvp_log_warn("client", "%s", detail);

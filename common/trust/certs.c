@@ -141,8 +141,9 @@ kvp_certs_make(const char *dir, kvp_authrole_t role, const char *name, uint64_t 
                char *why_out)
 {
     const bool is_ca = role == KVP_MAY_NOTHING;
-    const char *fault = kvp_identity_check_name(name, strlen(name));
-    char cluster[KVP_IDENTITY_CLUSTER_MAX + 1], uri[KVP_IDENTITY_NAME_MAX + KVP_IDENTITY_CLUSTER_MAX + 48];
+    kvp_identity_t who = {.role = role};
+    const char *fault = kvp_identity_set_name(&who, name, strlen(name));
+    char cluster[KVP_IDENTITY_CLUSTER_MAX + 1], uri[2 * KVP_IDENTITY_NAME_MAX + KVP_IDENTITY_CLUSTER_MAX + 48];
     X509 *ca = NULL, *cert = NULL;
     EVP_PKEY *ca_key = NULL, *key = NULL;
     kvp_err_t err = KVP_OK;
@@ -161,6 +162,7 @@ kvp_certs_make(const char *dir, kvp_authrole_t role, const char *name, uint64_t 
     if (!is_ca) snprintf(uri, sizeof uri, "URI:kvpool://%s/%s/%s", cluster, kvp_authrole_name(role), name);
     snprintf(path_out, KVP_CERTS_PATH_MAX, "%s/%s%s%s", dir, is_ca ? "ca" : kvp_authrole_name(role), is_ca ? "" : "-",
              is_ca ? "" : name);
+    if (!is_ca && strchr(name, '/') != NULL) path_out[strlen(path_out) - strlen(strchr(name, '/'))] = '-';
     err = fail_cert(why_out, KVP_NOMEM, "out of memory");
     key = EVP_EC_gen("P-256");
     if (key != NULL) cert = make_cert(key, is_ca ? name : kvp_authrole_name(role), time(NULL) + (time_t)ttl_s);

@@ -21,6 +21,7 @@ typedef enum {
     KVP_IS_NODE, /* role of the node whose name the identity has */
     KVP_IS_MASTER, /* role of a master of the pool */
     KVP_IS_CONDUCTOR, /* role of a conductor */
+    KVP_IS_ENGINE, /* role of a client that puts, and that lends memory to the pool */
 } kvp_authrole_t;
 
 /* What proved an identity. */
@@ -39,6 +40,7 @@ typedef struct {
     char why[KVP_IDENTITY_WHY_MAX]; /* the reason for people, if the peer has no identity */
     char cluster[KVP_IDENTITY_CLUSTER_MAX + 1]; /* name of the pool in a certificate; "" otherwise */
     char name[KVP_IDENTITY_NAME_MAX + 1]; /* a daemon's name, or a client's tenant; "" = the default tenant */
+    char node[KVP_IDENTITY_NAME_MAX + 1]; /* of an engine: as which nodes it may lend memory (kvp_identity_is_node) */
     char id[KVP_IDENTITY_ID_MAX + 1]; /* id of the token, serial number of the certificate, or "uid:N" */
     uint8_t digest[32]; /* SHA-256 of the token, or of a certificate's issuer and serial number; zero for a user */
     uint64_t end_s; /* when the identity ends, in seconds since 1970; 0 = it has no end */
@@ -48,23 +50,33 @@ typedef struct {
 const char *kvp_authrole_name(kvp_authrole_t role);
 kvp_err_t kvp_authrole_parse(const char *text, kvp_authrole_t *role_out) KVP_MUST_USE;
 
-/* kvp_authrole_is_client returns true for the roles whose name is a tenant. */
+/* kvp_authrole_is_client returns true for the roles whose name is a tenant. kvp_authrole_is_daemon returns true if a
+ * process with the role `has` may serve as a daemon of the role `wanted`: an engine serves as a node. */
 bool kvp_authrole_is_client(kvp_authrole_t role);
+bool kvp_authrole_is_daemon(kvp_authrole_t has, kvp_authrole_t wanted);
 
 /* kvp_authrole_covers returns true if a client with the role `has` may do what needs the role `needed`, a role of
  * clients. No client covers KVP_MAY_NOTHING: a request without a named role is refused. A node may read, to copy
- * objects. */
+ * objects. An engine may write. */
 bool kvp_authrole_covers(kvp_authrole_t has, kvp_authrole_t needed);
 
-/* kvp_identity_parse_uri reads the URI of a certificate, kvpool://CLUSTER/ROLE/NAME, of len bytes. The names have
- * letters, digits and ".-_~:@+". The tenant "default" becomes "". INVALID; why_out is then the reason, static text. */
+/* kvp_identity_set_name sets the name to len bytes of text: letters, digits and ".-_~:@+". The tenant "default" becomes
+ * "". The text of an engine is TENANT/NODE. Returns NULL, or the reason why the role may not have this name. */
+const char *kvp_identity_set_name(kvp_identity_t *who, const char *text, size_t len) KVP_MUST_USE;
+
+/* kvp_identity_is_node returns true if the identity may lend memory as the node `name`: a node under its own name, an
+ * engine of the node N as N, as N:ANY and as [N]:ANY, because the engines of a host differ in their ports. */
+bool kvp_identity_is_node(const kvp_identity_t *who, const char *name);
+
+/* kvp_identity_parse_uri reads the URI of a certificate, kvpool://CLUSTER/ROLE/NAME, of len bytes. INVALID; why_out is
+ * then the reason, static text. */
 kvp_err_t kvp_identity_parse_uri(const char *uri, size_t len, kvp_identity_t *who_out, const char **why_out)
     KVP_MUST_USE;
 
 /* kvp_identity_refuse makes `who` an identity of no role, with an error and its reason. */
 void kvp_identity_refuse(kvp_identity_t *who, kvp_err_t err, const char *fmt, ...) KVP_PRINTF(3, 4);
 
-/* kvp_identity_check_name returns NULL if the name is valid in a URI and in a token file, else the reason. */
+/* kvp_identity_check_name returns NULL if the name is a valid part of a URI and of a token file, else the reason. */
 const char *kvp_identity_check_name(const char *name, size_t len);
 
 #endif

@@ -198,12 +198,13 @@ check_server(kvp_tls_t *t)
     const kvp_identity_t *who = &t->peer;
 
     if (check_peer(t) != KVP_OK) return fail_tls(t, KVP_DENIED, "the %s: %s", t->peer_text, who->why);
-    if (who->role != t->role)
+    if (!kvp_authrole_is_daemon(who->role, t->role))
         return fail_tls(t, KVP_DENIED, "the certificate of the %s is of the role %s", t->peer_text,
                         kvp_authrole_name(who->role));
-    if (t->name[0] != '\0' && strcmp(t->name, who->name) != 0)
-        return fail_tls(t, KVP_DENIED, "the %s has the certificate of %.60s, not of %.60s", t->peer_text, who->name,
-                        t->name);
+    if (t->name[0] != '\0' &&
+        (who->role == t->role ? strcmp(t->name, who->name) != 0 : !kvp_identity_is_node(who, t->name)))
+        return fail_tls(t, KVP_DENIED, "the %s has the certificate of %.60s, not of %.60s", t->peer_text,
+                        who->node[0] != '\0' ? who->node : who->name, t->name);
     return KVP_OK;
 }
 
@@ -680,11 +681,12 @@ load_files(kvp_tls_server_t *s, char *why_out)
     if (ctx == NULL) return KVP_INVALID;
     if (s->files.tls_cert == NULL) {
         (void)fail_file(why_out, "a %s needs a certificate beside the CA (--tls-cert)", kvp_authrole_name(s->role));
-    } else if (who.role != s->role) {
-        (void)fail_file(why_out, "a %s needs a certificate of the role %s (--tls-cert): %.120s is of the role %s",
-                        kvp_authrole_name(s->role), kvp_authrole_name(s->role), s->files.tls_cert,
-                        kvp_authrole_name(who.role));
-    } else if (s->ctx != NULL && (strcmp(who.cluster, s->who.cluster) != 0 || strcmp(who.name, s->who.name) != 0)) {
+    } else if (!kvp_authrole_is_daemon(who.role, s->role)) {
+        (void)fail_file(why_out, "a %s needs a certificate of the role %s%s (--tls-cert): %.120s is of the role %s",
+                        kvp_authrole_name(s->role), kvp_authrole_name(s->role),
+                        s->role == KVP_IS_NODE ? " or engine" : "", s->files.tls_cert, kvp_authrole_name(who.role));
+    } else if (s->ctx != NULL && (strcmp(who.cluster, s->who.cluster) != 0 || strcmp(who.name, s->who.name) != 0 ||
+                                  strcmp(who.node, s->who.node) != 0)) {
         (void)fail_file(why_out, "the new certificate has another name: %.160s", s->files.tls_cert);
     } else if (!is_of_own_ca(ctx)) {
         (void)fail_file(why_out, "the certificate %.100s is not of the CA %.100s, so no peer would accept it",

@@ -98,13 +98,11 @@ read_row(char *line, kvp_identity_t *row)
     if (why == NULL && strlen(fields[1]) > KVP_IDENTITY_ID_MAX) why = "the id is longer than 64 bytes";
     if (why != NULL) return why;
     if (kvp_authrole_parse(fields[2], &row->role) != KVP_OK)
-        return "the role is not monitor, reader, writer, admin, node, master or conductor";
-    why = kvp_identity_check_name(fields[3], strlen(fields[3]));
+        return "the role is not monitor, reader, writer, engine, admin, node, master or conductor";
+    why = kvp_identity_set_name(row, fields[3], strlen(fields[3]));
     if (why != NULL) return why;
     if (!read_end(fields[4], &row->end_s)) return "the end is not a time such as 2027-01-31T12:00:00Z, or never";
     snprintf(row->id, sizeof row->id, "%s", fields[1]);
-    snprintf(row->name, sizeof row->name, "%s", fields[3]);
-    if (kvp_authrole_is_client(row->role) && strcmp(row->name, "default") == 0) row->name[0] = '\0';
     return NULL;
 }
 
@@ -337,7 +335,8 @@ kvp_tokenfile_has(const kvp_tokenfile_t *tokens, const kvp_identity_t *who)
                                     ? NULL
                                     : bsearch(who, tokens->rows, tokens->n, sizeof *tokens->rows, compare_rows);
 
-    return row != NULL && row->role == who->role && strcmp(row->name, who->name) == 0;
+    return row != NULL && row->role == who->role && strcmp(row->name, who->name) == 0 &&
+           strcmp(row->node, who->node) == 0;
 }
 
 kvp_err_t
@@ -348,10 +347,11 @@ kvp_token_create(const char *id, kvp_authrole_t role, const char *name, uint64_t
     uint8_t bytes[33] = {0}, digest[SHA256_DIGEST_LENGTH];
     char hex[2 * SHA256_DIGEST_LENGTH + 1], end[32] = "never";
     const time_t at = (time_t)end_s;
+    kvp_identity_t who = {.role = role};
     struct tm tm;
 
     if (kvp_identity_check_name(id, strlen(id)) != NULL || strlen(id) > KVP_IDENTITY_ID_MAX) return KVP_INVALID;
-    if (kvp_identity_check_name(name, strlen(name)) != NULL || role == KVP_MAY_NOTHING) return KVP_INVALID;
+    if (kvp_identity_set_name(&who, name, strlen(name)) != NULL || role == KVP_MAY_NOTHING) return KVP_INVALID;
     if (RAND_bytes(bytes, 32) != 1) return KVP_SYS;
     memcpy(token_out, "kvp_", 4);
     for (size_t i = 0; i < 43; i++) {

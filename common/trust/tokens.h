@@ -4,8 +4,9 @@
  *
  *     SHA256 ID ROLE NAME END
  *
- * SHA256: 64 hex digits, of the token's text. NAME: the tenant, or the name of a node or master. END: the end in UTC,
- * such as 2027-01-31T12:00:00Z, or "never". Lines that begin with # and empty lines are ignored. */
+ * SHA256: 64 hex digits, of the token's text. NAME: the tenant, or the name of a node or master; TENANT/NODE for an
+ * engine. END: the end in UTC, such as 2027-01-31T12:00:00Z, or "never". Lines that begin with # and empty lines are
+ * ignored. */
 #ifndef KVP_COMMON_TRUST_TOKENS_H
 #define KVP_COMMON_TRUST_TOKENS_H
 

@@ -24,11 +24,10 @@ read_user(const char *text, kvp_authn_user_t *to)
     tenant = text + strlen(uid) + 1 + strlen(role);
     if (number >= UINT32_MAX || kvp_authrole_parse(role, &to->who.role) != KVP_OK) return false;
     if (*tenant != '\0' && *tenant++ != ':') return false;
-    if (*tenant != '\0' && kvp_identity_check_name(tenant, strlen(tenant)) != NULL) return false;
-    if (*tenant == '\0' && !kvp_authrole_is_client(to->who.role)) return false; /* a daemon needs a name */
+    if (*tenant == '\0' && kvp_authrole_is_client(to->who.role)) tenant = "default"; /* a daemon needs a name */
+    if (kvp_identity_set_name(&to->who, tenant, strlen(tenant)) != NULL) return false;
     to->uid = (uid_t)number;
     to->who.proof = KVP_BY_USER;
-    snprintf(to->who.name, sizeof to->who.name, "%s", strcmp(tenant, "default") == 0 ? "" : tenant);
     snprintf(to->who.id, sizeof to->who.id, "uid:%u", (unsigned)number);
     return true;
 }

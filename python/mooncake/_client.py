@@ -65,7 +65,8 @@ def main(words=None):
         except _offload.OffloadError as e:
             sys.exit(f"{_PROGRAM}: --enable_offload: {e}")
         folder.inherit()
-        words += ["--name", folder.name, "--ssd", folder.device]
+        words += ["--ssd", folder.device]
+        words += [] if os.environ.get("KVPOOL_TLS_CERT") else ["--name", folder.name]  # else it is that of the certificate
     if not os.environ.get("KVPOOL_KEEPER"):
         words += ["--keeper", "until-stop"]  # who stops it wants the memory back, as with the reference's
     os.execv(words[0], words)

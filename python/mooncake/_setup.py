@@ -190,6 +190,16 @@ def join_host(host, port):
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
+def has_identity():
+    """Whether this process has a certificate or a token, which has the names that its node may have."""
+    return bool(os.environ.get("KVPOOL_TLS_CERT") or os.environ.get("KVPOOL_TOKEN_FILE"))
+
+
+def node_name(name, host):
+    """The name of a node with an SSD tier, which has no port in it. An identity has the host's name in it."""
+    return join_host(host, name) if has_identity() else name
+
+
 def with_brackets(address):
     """"[::1]:PORT" for "::1:PORT", as the reference's programs write it; other addresses as they are."""
     host, _, port = address.rpartition(":")

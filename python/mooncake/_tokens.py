@@ -12,7 +12,7 @@ import threading
 import time
 
 _ROLES = ("monitor", "reader", "writer", "admin")  # of clients; each may do what those before it may
-_DAEMONS = ("node", "master", "conductor")
+_DAEMONS = ("node", "master", "conductor")  # beside them "engine": a writer, whose name is TENANT/NODE
 _NAME = re.compile(r"[A-Za-z0-9.\-_~:@+]{1,128}")
 _FILE_BYTES = 4 << 20
 _TOKENS_MAX = 8192
@@ -31,13 +31,15 @@ def _row(line):
     digest, ident, role, name, end = fields
     if not re.fullmatch("[0-9a-f]{64}", digest):
         raise ValueError("the first field is not a SHA-256 of 64 lower-case hex digits")
-    if role not in _ROLES + _DAEMONS or not _NAME.fullmatch(ident) or not _NAME.fullmatch(name):
+    tenant, slash, node = name.partition("/")
+    is_name = _NAME.fullmatch(tenant) and (_NAME.fullmatch(node) if role == "engine" else not slash)
+    if role not in (*_ROLES, *_DAEMONS, "engine") or not _NAME.fullmatch(ident) or not is_name:
         raise ValueError("the id, the role or the name is not valid")
     try:
         end_s = None if end == "never" else calendar.timegm(time.strptime(end, "%Y-%m-%dT%H:%M:%SZ"))
     except (ValueError, OverflowError):
         raise ValueError("the end is not a time such as 2027-01-31T12:00:00Z, or never") from None
-    return digest, (ident, role, "" if name == "default" else name, end_s)
+    return digest, (ident, role, "" if tenant == "default" else tenant, end_s)
 
 
 def _parse(data):
@@ -113,7 +115,7 @@ class Tokens:
         status = 401 if why else 403
         if not why and has in _DAEMONS:
             why = f"a token of the role {has} is not for HTTP"
-        elif not why and _ROLES.index(has) < _ROLES.index(role):
+        elif not why and _ROLES.index("writer" if has == "engine" else has) < _ROLES.index(role):
             why = f"the role {has} may not do this; it needs the role {role}"
         elif not why and tenant and has != "admin" and role != "monitor":
             why = f"this port serves the default tenant, not {tenant}"

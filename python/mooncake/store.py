@@ -120,7 +120,7 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
         raw, name, how, has_devices, folder = None, "", None, False, None
         try:
             how = (_setup.split_host(local_hostname or "127.0.0.1"), _setup.transports(protocol),
-                   _setup.masters(master_server_addr), tenant_id)
+                   _setup.masters(master_server_addr), "" if tenant_id == "default" else tenant_id)
             memory, local_buffer = _setup.parse_size(global_segment_size), _setup.parse_size(local_buffer_size)
             if rdma_devices and "rdma" in (how[1] or os.environ.get("KVPOOL_TRANSPORTS") or "rdma"):
                 has_devices = _setup.devices.take(rdma_devices)
@@ -175,7 +175,7 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
                 return None, "", _FAILED
             raw = _kvpool.Pool(is_dropin=True)
             name = _setup.join_host(host, at)
-            err, detail = raw.open(master, folder.name if folder else name, None, transports, 0, 0, memory, name if memory else None,
+            err, detail = raw.open(master, _setup.node_name(folder.name, host) if folder else name, None, transports, 0, 0, memory, name if memory else None,
                                    _setup.chunk_bytes(memory), tenant, 0, _setup.master_wait_ms(), (folder.device,) if folder else (), 0,
                                    _setup.cluster())
             if err == 0:

@@ -47,16 +47,16 @@ def free_ports(n):
 
 
 class Talker:
-    """A process that answers on standard output with lines of JSON."""
+    """A process that answers on standard output with lines of JSON. env: more of its environment."""
 
-    def __init__(self, bench, name, argv):
+    def __init__(self, bench, name, argv, env=None):
         self.name = name
         self.argv = [str(a) for a in argv]
         self.is_killed = False
         self.err_path = pathlib.Path(bench.home) / f"{name}-{len(bench.daemons)}.err"
         with self.err_path.open("w") as err:
             self.proc = subprocess.Popen(
-                self.argv, env=bench.env(), cwd=bench.home, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                self.argv, env=bench.env(**(env or {})), cwd=bench.home, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=err, preexec_fn=_die_with_parent, text=True, bufsize=1)
         self._lines = queue.Queue()
         self._reader = threading.Thread(target=self._drain, daemon=True)
@@ -143,8 +143,10 @@ class Talker:
 class Shell(Talker):
     """A client that does what it is asked. conf: master, transports, host_id, deadline, memory_bytes, ..."""
 
-    def __init__(self, bench, master, name="client", is_open=True, **conf):
-        super().__init__(bench, name, [E2E / "e2e_shell"])
+    def __init__(self, bench, master, name="client", is_open=True, env=None, **conf):
+        if bench.certs and "memory_bytes" in conf:
+            env = bench.certs.env("engine", f"default/{name}")
+        super().__init__(bench, name, [E2E / "e2e_shell"], env)
         words = {"master": master, **conf}
         if is_open:
             words.setdefault("deadline", DEADLINE_MS)

@@ -183,7 +183,7 @@ def test_a_role_may_not_ask_more_than_its_own(pool, role, opcode, head, cause):
 
 
 def test_a_client_may_not_be_a_node(pool, reader):
-    pool.attack("t-reader.*only the role node", lambda: refused(pool.unix, hello(reader, role=w.NODE, name="n9"), DENIED))
+    pool.attack("t-reader.*only the roles node", lambda: refused(pool.unix, hello(reader, role=w.NODE, name="n9"), DENIED))
 
 
 @pytest.mark.parametrize("is_away", [False, True])
@@ -362,7 +362,7 @@ def test_a_node_with_a_bad_token_says_what_is_wrong(pool):
     pool.token("t-n9", "node", name="n9")
     pool.token("t-shut", "node", name="n8")
     pool.master.wait_log('read again"? tokens=3')
-    for file, mode, cause in (("t-n9", 0o600, "node with another name"), ("t-writer", 0o600, "only the role node"), ("t-none", 0, "No such file"),
+    for file, mode, cause in (("t-n9", 0o600, "node with another name"), ("t-writer", 0o600, "only the roles node"), ("t-none", 0, "No such file"),
                               ("t-shut", 0o644, "chmod 600")):
         path = pool.home / f"{file}.token"
         if mode:

@@ -11,23 +11,26 @@
 
 #define NS_PER_S 1000000000ull
 #define DAY_NS (86400 * NS_PER_S)
+#define NAME_MAX_BYTES 512u
 
 /* Reads what is to be made from the words. Returns false if they are not of this verb. */
 static bool
-read_words(int n, char **words, kvp_authrole_t *role_out, const char **name_out)
+read_words(int n, char **words, kvp_authrole_t *role_out, char name_out[NAME_MAX_BYTES])
 {
+    const bool is_user = n == 3 && strcmp(words[0], "user") == 0, is_engine = n == 3 && strcmp(words[0], "engine") == 0;
+
     *role_out = KVP_MAY_NOTHING;
-    *name_out = n > 1 ? words[1] : NULL;
+    if (n != 2 && !is_user && !is_engine) return false;
+    snprintf(name_out, NAME_MAX_BYTES, "%s%s%s", words[1], is_engine ? "/" : "", is_engine ? words[2] : "");
     if (n == 2 && strcmp(words[0], "init") == 0) return true;
-    if (n == 3 && strcmp(words[0], "user") == 0)
-        return kvp_authrole_parse(words[2], role_out) == KVP_OK && kvp_authrole_is_client(*role_out);
-    return n == 2 && kvp_authrole_parse(words[0], role_out) == KVP_OK && !kvp_authrole_is_client(*role_out);
+    return kvp_authrole_parse(words[is_user ? 2 : 0], role_out) == KVP_OK &&
+           (*role_out == KVP_IS_ENGINE ? is_engine : kvp_authrole_is_client(*role_out) == is_user);
 }
 
 int
 kvp_cli_cert(const kvp_cli_verb_t *verb, int argc, char **argv)
 {
-    const char *dir = ".", *cluster = "kvpool", *name;
+    const char *dir = ".", *cluster = "kvpool";
     uint64_t ttl_ns = 0;
     bool is_replaced = false;
     const kvp_cli_opt_t opts[] = {
@@ -39,17 +42,17 @@ kvp_cli_cert(const kvp_cli_verb_t *verb, int argc, char **argv)
         {"replace", KVP_CLI_FLAG, &is_replaced, NULL, "put the new files in the place of earlier ones; not for init", 0,
          0},
     };
-    char why[KVP_CERTS_WHY_MAX] = "", path[KVP_CERTS_PATH_MAX], file[KVP_CERTS_PATH_MAX + 8];
+    char name[NAME_MAX_BYTES], why[KVP_CERTS_WHY_MAX] = "", path[KVP_CERTS_PATH_MAX], file[KVP_CERTS_PATH_MAX + 8];
     kvp_cli_common_t common;
     kvp_authrole_t role;
     kvp_err_t err;
     int first, code = kvp_cli_parse(verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &common, &first);
 
     if (code != KVP_EXIT_GO_ON) return code;
-    if (!read_words(argc - first, argv + first, &role, &name))
+    if (!read_words(argc - first, argv + first, &role, name))
         return kvp_cli_complain(verb, KVP_EXIT_USAGE,
-                                "say what: init DIR, master NAME, node NAME, conductor NAME, or user TENANT ROLE with "
-                                "the role monitor, reader, writer or admin");
+                                "say what: init DIR, master NAME, node NAME, conductor NAME, engine TENANT NODE, or "
+                                "user TENANT ROLE with the role monitor, reader, writer or admin");
     const bool is_ca = role == KVP_MAY_NOTHING;
     if (is_ca && is_replaced)
         return kvp_cli_complain(

@@ -57,13 +57,15 @@ kvp_cli_token(const kvp_cli_verb_t *verb, int argc, char **argv)
     uint64_t ttl_ns = 0;
     const kvp_cli_opt_t opts[] = {
         {"file", KVP_CLI_TEXT, &file, "FILE", "the token file of the masters, to which the line is appended", 0, 0},
-        {"role", KVP_CLI_TEXT, &role_text, "ROLE", "monitor, reader, writer, admin, node, master or conductor", 0, 0},
-        {"name", KVP_CLI_TEXT, &name, "NAME", "of the node, master or conductor (others have --tenant)", 0, 0},
+        {"role", KVP_CLI_TEXT, &role_text, "ROLE", "monitor, reader, writer, engine, admin, node, master or conductor",
+         0, 0},
+        {"name", KVP_CLI_TEXT, &name, "NAME",
+         "of the node, master or conductor; of an engine beside --tenant: its node", 0, 0},
         {"id", KVP_CLI_TEXT, &id, "ID", "the token's name in the file and in the audit (default: a new one)", 0, 0},
         {"ttl", KVP_CLI_DURATION, &ttl_ns, "TIME", "how long the token is valid, such as 30d (default: without end)",
          1000000000, TTL_MAX_NS},
     };
-    char token[KVP_TOKEN_TEXT_LEN + 1], line[512], own_id[32];
+    char token[KVP_TOKEN_TEXT_LEN + 1], line[512], own_id[32], both[512];
     const time_t now = time(NULL);
     kvp_cli_common_t common;
     kvp_authrole_t role;
@@ -75,15 +77,19 @@ kvp_cli_token(const kvp_cli_verb_t *verb, int argc, char **argv)
     if (file == NULL) return kvp_cli_complain(verb, KVP_EXIT_USAGE, "--file FILE is missing: the masters' token file");
     if (role_text == NULL || kvp_authrole_parse(role_text, &role) != KVP_OK)
         return kvp_cli_complain(verb, KVP_EXIT_USAGE,
-                                "--role is monitor, reader, writer, admin, node, master or conductor");
-    if (kvp_authrole_is_client(role) != (name == NULL))
+                                "--role is monitor, reader, writer, engine, admin, node, master or conductor");
+    if ((kvp_authrole_is_client(role) && role != KVP_IS_ENGINE) != (name == NULL))
         return kvp_cli_complain(verb, KVP_EXIT_USAGE, "%s",
                                 name == NULL ? "--name NAME is missing: the daemon's name"
                                              : "this role has a --tenant, and no --name");
-    if (name == NULL) name = common.tenant == NULL || common.tenant[0] == '\0' ? "default" : common.tenant;
+    const char *tenant = common.tenant == NULL || common.tenant[0] == '\0' ? "default" : common.tenant;
+    snprintf(both, sizeof both, "%s/%s", tenant, name == NULL ? "" : name);
+    if (name == NULL) name = tenant;
+    if (role == KVP_IS_ENGINE) name = both;
     if (id == NULL) snprintf(own_id, sizeof own_id, "t%llx", (unsigned long long)kvp_random_u64());
-    if (kvp_identity_check_name(name, strlen(name)) != NULL)
-        return kvp_cli_complain(verb, KVP_EXIT_USAGE, "%s", kvp_identity_check_name(name, strlen(name)));
+    kvp_identity_t who = {.role = role};
+    const char *fault = kvp_identity_set_name(&who, name, strlen(name));
+    if (fault != NULL) return kvp_cli_complain(verb, KVP_EXIT_USAGE, "%s", fault);
     const uint64_t end_s = ttl_ns == 0 ? 0 : (uint64_t)now + ttl_ns / 1000000000;
     const kvp_err_t err = kvp_token_create(id == NULL ? own_id : id, role, name, end_s, token, line, sizeof line);
     if (err == KVP_INVALID)

@@ -35,8 +35,9 @@ identity_refusal(const kvp_session_t *s, const Kvp__Pb__Hello *hello, kvp_err_t 
     }
     if (hello->role == KVP_ROLE_NODE) {
         if (who->is_owner) return NULL;
-        if (who->role != KVP_IS_NODE) return "only the role node may lend memory to the pool";
-        return strcmp(who->name, hello->name) == 0 ? NULL : "the identity is of a node with another name";
+        if (!kvp_authrole_is_daemon(who->role, KVP_IS_NODE))
+            return "only the roles node and engine may lend memory to the pool";
+        return kvp_identity_is_node(who, hello->name) ? NULL : "the identity is of a node with another name";
     }
     if (who->role == KVP_MAY_ADMIN || who->role == KVP_MAY_MONITOR) return NULL;
     if (who->role == KVP_IS_NODE) return has_name ? "a node reads the default tenant only: leave the tenant out" : NULL;

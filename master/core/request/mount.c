@@ -263,15 +263,14 @@ is_used_memory(kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Mount *ms
     return g != NULL || !m->base.is_relied_on;
 }
 
-/* Returns true if the identity may mount memory of this name: the node's own name, with "/ssd" after it for a tier. */
+/* Returns true if the identity may mount memory of this name: that of its Hello, with "/ssd" after it for a tier. */
 static bool
 is_own_name(const kvp_session_t *s, const Kvp__Pb__Mount *msg)
 {
-    const kvp_identity_t *who = s->who;
-    const size_t n = who == NULL ? 0 : strlen(who->name);
+    const size_t n = strlen(s->name);
 
-    if (who == NULL || who->is_owner) return true;
-    if (strncmp(msg->name, who->name, n) != 0) return false;
+    if (s->who == NULL || s->who->is_owner) return true;
+    if (strncmp(msg->name, s->name, n) != 0) return false;
     return msg->name[n] == '\0' || (msg->is_tier && strcmp(msg->name + n, "/ssd") == 0);
 }
 

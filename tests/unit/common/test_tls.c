@@ -63,6 +63,7 @@ setup_all(void **state)
     make("ca", KVP_IS_MASTER, "m1");
     make("ca", KVP_IS_NODE, "n1");
     make("ca", KVP_MAY_WRITE, "acme");
+    make("ca", KVP_IS_ENGINE, "acme/h1");
     make("other", KVP_MAY_NOTHING, "pool");
     make("other", KVP_MAY_WRITE, "acme");
     return 0;
@@ -98,6 +99,17 @@ typedef struct {
     kvp_err_t client_err, server_err;
 } ends_t;
 
+static void
+shake_hands(ends_t *e)
+{
+    for (int i = 0; i < 8; i++) {
+        e->client_err = kvp_tls_step(e->client);
+        carry(e->client, e->accepted, 100);
+        e->server_err = kvp_tls_step(e->accepted);
+        carry(e->accepted, e->client, 100);
+    }
+}
+
 static ends_t
 connect_ends(const kvp_creds_t *server, const kvp_creds_t *client, kvp_authrole_t wanted, const char *name)
 {
@@ -109,12 +121,7 @@ connect_ends(const kvp_creds_t *server, const kvp_creds_t *client, kvp_authrole_
     e.accepted = kvp_tls_server_accept(e.server, 0, why);
     assert_non_null(e.client);
     assert_non_null(e.accepted);
-    for (int i = 0; i < 8; i++) {
-        e.client_err = kvp_tls_step(e.client);
-        carry(e.client, e.accepted, 100);
-        e.server_err = kvp_tls_step(e.accepted);
-        carry(e.accepted, e.client, 100);
-    }
+    shake_hands(&e);
     return e;
 }
 
@@ -183,6 +190,24 @@ TEST(test_key_updates_are_answered_and_limited)
         waiting += n;
     assert_true(waiting < 20000);
     end_ends(&e);
+}
+
+/* Fails if an engine is accepted as a node of another name, such as its tenant's. */
+TEST(test_an_engine_serves_as_its_own_nodes)
+{
+    const kvp_creds_t engine = files("ca", "ca", "engine-acme-h1"), writer = files("ca", "ca", "writer-acme");
+    static const char *const names[] = {"h1", "h1:7001", "[h1]:7001", "h2", "acme", "acme:1", "h10", ""};
+    char why[KVP_TLS_WHY_MAX];
+
+    for (size_t i = 0; i < KVP_ARRAY_LEN(names); i++) {
+        ends_t e = {.client = kvp_tls_client(&writer, KVP_IS_NODE, names[i])};
+
+        assert_int_equal(kvp_tls_server_create(&engine, KVP_IS_NODE, &e.server, why), KVP_OK);
+        e.accepted = kvp_tls_server_accept(e.server, 0, why);
+        shake_hands(&e);
+        assert_int_equal(e.client_err, i < 3 || names[i][0] == '\0' ? KVP_OK : KVP_DENIED);
+        end_ends(&e);
+    }
 }
 
 TEST(test_a_changed_byte_ends_the_connection_with_a_lasting_error)

@@ -54,6 +54,8 @@ TEST(test_lines_with_a_fault_are_named)
     expect_refused(HEX " id reader acme never more\n", "more than five fields");
     expect_refused(HEX " id king acme never\n", "the role is not");
     expect_refused(HEX " id reader ac/me never\n", "a character other than");
+    expect_refused(HEX " id engine acme never\n", "TENANT/NODE");
+    expect_refused(HEX " id engine acme/h1/x never\n", "a character other than");
     expect_refused(HEX " id reader acme tomorrow\n", "the end is not a time");
     expect_refused(HEX " id reader acme 2027-01-31T12:00:00Zx\n", "the end is not a time");
     expect_refused(HEX " a reader acme never\n" HEX " b reader acme never\n", "have the same token");
@@ -171,6 +173,11 @@ TEST(test_the_uri_of_a_certificate)
     assert_string_equal(who.name, "acme");
     assert_int_equal(kvp_identity_parse_uri("kvpool://p/reader/default", 25, &who, &why), KVP_OK);
     assert_string_equal(who.name, "");
+    assert_int_equal(kvp_identity_parse_uri("kvpool://p/engine/default/h1", 28, &who, &why), KVP_OK);
+    assert_string_equal(who.name, "");
+    assert_string_equal(who.node, "h1");
+    expect_uri("kvpool://p/engine/acme", 22, "TENANT/NODE");
+    expect_uri("kvpool://p/engine/acme/", 23, "the name is empty");
     expect_uri("http://pool/writer/acme", 23, "begin with kvpool://");
     expect_uri("kvpool://pool", 13, "unknown role");
     expect_uri("kvpool://pool/king/acme", 23, "unknown role");
@@ -187,9 +194,10 @@ TEST(test_what_each_role_covers)
 {
     static const struct {
         kvp_authrole_t has, most; /* `most` is the highest role of a client that is covered */
-    } roles[] = {{KVP_MAY_NOTHING, KVP_MAY_NOTHING}, {KVP_MAY_MONITOR, KVP_MAY_MONITOR}, {KVP_MAY_READ, KVP_MAY_READ},
-                 {KVP_MAY_WRITE, KVP_MAY_WRITE},     {KVP_MAY_ADMIN, KVP_MAY_ADMIN},     {KVP_IS_NODE, KVP_MAY_READ},
-                 {KVP_IS_MASTER, KVP_MAY_NOTHING},   {KVP_IS_CONDUCTOR, KVP_MAY_NOTHING}};
+    } roles[] = {
+        {KVP_MAY_NOTHING, KVP_MAY_NOTHING}, {KVP_MAY_MONITOR, KVP_MAY_MONITOR},  {KVP_MAY_READ, KVP_MAY_READ},
+        {KVP_MAY_WRITE, KVP_MAY_WRITE},     {KVP_MAY_ADMIN, KVP_MAY_ADMIN},      {KVP_IS_NODE, KVP_MAY_READ},
+        {KVP_IS_MASTER, KVP_MAY_NOTHING},   {KVP_IS_CONDUCTOR, KVP_MAY_NOTHING}, {KVP_IS_ENGINE, KVP_MAY_WRITE}};
 
     for (size_t i = 0; i < KVP_ARRAY_LEN(roles); i++)
         for (kvp_authrole_t needed = KVP_MAY_NOTHING; needed <= KVP_MAY_ADMIN; needed++)
