@@ -71,6 +71,9 @@ kvp_node_leave_on_answer(kvp_node_t *node, const kvp_frame_t *frame)
         kvp_log_info("node", "the objects move to other nodes objects=%llu bytes=%llu",
                      (unsigned long long)msg->left_objects, (unsigned long long)msg->left_bytes);
     l->err = msg->err;
+    l->left_objects = msg->left_objects;
+    l->left_bytes = msg->left_bytes;
+    kvp_drain_why(msg, l->why);
     l->has_begun = msg->err == KVP_OK && msg->state != KVP_DRAIN_NONE;
     l->is_drained = l->has_begun && msg->state == KVP_DRAIN_DONE && msg->is_durable;
     if (l->is_drained) {
@@ -81,6 +84,20 @@ kvp_node_leave_on_answer(kvp_node_t *node, const kvp_frame_t *frame)
     }
     kvp_pb_free(&pb, msg);
     return KVP_OK;
+}
+
+void
+kvp_node_leave_end(const kvp_node_t *node)
+{
+    const kvp_node_leave_t *l = &node->leave;
+
+    if (!atomic_load(&l->is_wanted) || l->is_drained) return;
+    kvp_log_warn("node", "stopped before the end of the drain left_objects=%llu left_bytes=%llu why=%s",
+                 (unsigned long long)l->left_objects, (unsigned long long)l->left_bytes,
+                 l->err != KVP_OK       ? kvp_err_text(l->err)
+                 : l->left_objects == 0 ? "no master has confirmed it"
+                 : l->why[0] != '\0'    ? l->why
+                                        : "the time was too short (--drain-on-stop, drain_ms)");
 }
 
 void

@@ -337,5 +337,6 @@ kvp_node_stop(kvp_node_t *node, uint64_t deadline_ns)
 {
     kvp_node_ask_stop(node, deadline_ns);
     pthread_join(node->thread, NULL);
+    kvp_node_leave_end(node);
     node_destroy(node);
 }

@@ -19,6 +19,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/trust/handshakes.h"
+#include "proto/explained.h"
 #include "proto/wire.h"
 
 struct Kvp__Pb__MountReply;
@@ -156,6 +157,8 @@ typedef struct {
     uint64_t request; /* the request id of a DRAIN that is not answered; 0 = none */
     uint64_t next_ns; /* the time of the next DRAIN */
     kvp_err_t err; /* of the last answer */
+    uint64_t left_objects, left_bytes; /* in the memory, by the last answer */
+    char why[KVP_DRAIN_WHY_MAX]; /* why they do not move, by the last answer; "" = they do */
 } kvp_node_leave_t;
 
 /* The state of the connection with the keeper, used by keep.c. */
@@ -372,6 +375,8 @@ void kvp_node_leave_tick(kvp_node_t *node, uint64_t now_ns);
 uint64_t kvp_node_leave_due(const kvp_node_t *node);
 kvp_err_t kvp_node_leave_on_answer(kvp_node_t *node, const kvp_frame_t *frame) KVP_MUST_USE;
 void kvp_node_leave_link_lost(kvp_node_t *node);
+/* kvp_node_leave_end is called at the node's end: it logs what a drain has left, and why. */
+void kvp_node_leave_end(const kvp_node_t *node);
 
 /* Functions of extent.c: storing an object in an extent that the master named. kvp_node_extent_begin checks the place
  * and sets the descriptor's word to WRITING. kvp_node_extent_store copies len bytes to offset `from` of the payload,

@@ -27,7 +27,8 @@
     X(LOST_SSD, 16, "lost_ssd") /* the SSD with the only copy failed, or its record was damaged */                     \
     X(UNREADABLE, 17, "unreadable") /* the node reported that no reader would accept the copy */                       \
     X(GIVEN_UP, 18, "given_up") /* the writer aborted its put, or was silent */                                        \
-    X(REFUSED, 19, "refused") /* the master refused the put */
+    X(REFUSED, 19, "refused") /* the master refused the put */                                                         \
+    X(EVICTED_FOR_DRAIN, 20, "evicted_for_drain") /* evicted to make room for a draining node's objects */
 
 typedef enum {
 #define KVP_CAUSE_ENUM(id, number, name) KVP_CAUSE_##id = (number),
@@ -35,7 +36,15 @@ typedef enum {
 #undef KVP_CAUSE_ENUM
 } kvp_cause_t;
 
-#define KVP_CAUSES_N 20u /* number of causes; their numbers are below it */
+#define KVP_CAUSES_N 21u /* number of causes; their numbers are below it */
+
+/* kvp_cause_is_eviction returns true if the object was evicted from memory, and not only from an SSD. */
+static inline bool
+kvp_cause_is_eviction(uint32_t cause)
+{
+    return (cause >= KVP_CAUSE_EVICTED && cause <= KVP_CAUSE_EVICTED_MEMORY_ONLY) ||
+           cause == KVP_CAUSE_EVICTED_FOR_DRAIN;
+}
 
 /* kvp_cause_name returns the cause's stable name, such as "evicted"; "unknown" for a number that is no cause. */
 const char *kvp_cause_name(uint32_t cause);

@@ -69,6 +69,10 @@ help_for(const Kvp__Pb__Explained *e)
         return "--ssd-admission used keeps objects off the SSDs that no client asked for; `all` writes them too";
     case KVP_CAUSE_EVICTED_MEMORY_ONLY:
         return "objects in groups, with a pin or with several copies are not written to SSDs: give more --memory";
+    case KVP_CAUSE_EVICTED_FOR_DRAIN:
+        return "a drain moved a node's objects, and no other node had free memory: `kvpool node ls` shows what it "
+               "cost; "
+               "`kvpool node drain --no-evict` stops instead";
     case KVP_CAUSE_EVICTED_FROM_SSD:
         return "give the node a larger --ssd";
     case KVP_CAUSE_LOST_NODE:
@@ -130,6 +134,7 @@ cause_text(uint32_t cause)
         [KVP_CAUSE_UNREADABLE] = "dropped, because its node found that no reader would accept it",
         [KVP_CAUSE_GIVEN_UP] = "its writer gave the put up",
         [KVP_CAUSE_REFUSED] = "the master refused the put",
+        [KVP_CAUSE_EVICTED_FOR_DRAIN] = "evicted, to make room for the objects of a node that was being drained",
     };
 
     return cause < KVP_CAUSES_N ? texts[cause] : "a cause that this version does not know";
@@ -160,15 +165,67 @@ explain_cause(const Kvp__Pb__Explained *e, char text[SENTENCE_MAX])
     for (size_t i = 0; e->cause == KVP_CAUSE_NODE_AWAY && i < e->n_copies; i++)
         if (i == 0 || !e->copies[i]->is_tier)
             add_text(text, SENTENCE_MAX, "%s %.*s", i == 0 ? ":" : ",", node_len(e->copies[i]), e->copies[i]->node);
+    for (size_t i = 0; e->cause == KVP_CAUSE_PRESENT && i < e->n_copies; i++)
+        if (!e->copies[i]->is_tier && e->copies[i]->state == KVP_SEG_DRAINING)
+            add_text(text, SENTENCE_MAX, "; it moves from node %s, which is being drained or unmounted",
+                     e->copies[i]->node);
     if (!is_departure) return;
     add_text(text, SENTENCE_MAX, ", %s%s ago", e->is_before ? "more than " : "", span_text(e->ago_ms, span));
     if (e->node[0] != '\0') add_text(text, SENTENCE_MAX, ", on node %s", e->node);
     if (e->age_ms > 0) add_text(text, SENTENCE_MAX, ", about %s after its put", span_text(e->age_ms, span));
-    if (e->cause >= KVP_CAUSE_EVICTED && e->cause <= KVP_CAUSE_EVICTED_MEMORY_ONLY)
-        add_text(text, SENTENCE_MAX, e->was_read ? ", after reads" : ", never read");
+    if (kvp_cause_is_eviction(e->cause)) add_text(text, SENTENCE_MAX, e->was_read ? ", after reads" : ", never read");
     if (e->elsewhere > 0)
         add_text(text, SENTENCE_MAX, ", although at least %u/8 of the memory was free in chunks of other tenants",
                  e->elsewhere);
+}
+
+/* ---- drains */
+const char *
+kvp_drain_failure(const Kvp__Pb__DrainReply *msg)
+{
+    static const char *const errors[] = {"", "the object had left the node", "the node cannot be read",
+                                         "no memory, or too slow", "the SSD cannot be read"};
+
+    return errors[kvp_min_u64(msg->last_error, KVP_ARRAY_LEN(errors) - 1)];
+}
+
+const char *
+kvp_drain_why(const Kvp__Pb__DrainReply *msg, char why[KVP_DRAIN_WHY_MAX])
+{
+    const unsigned long long missing_mib = (msg->no_room_bytes + (1u << 20) - 1) >> 20;
+
+    why[0] = '\0';
+    if (msg->state != KVP_DRAIN_RUNS) return why;
+    if (msg->is_away)
+        snprintf(why, KVP_DRAIN_WHY_MAX, "the node is not connected: start it again, or look why it hangs");
+    else if (msg->no_room > 0 && msg->no_evict)
+        snprintf(why, KVP_DRAIN_WHY_MAX, "other nodes lack %llu MiB of free memory: add a node, or drain with --evict",
+                 missing_mib);
+    else if (msg->no_room > 0)
+        snprintf(
+            why, KVP_DRAIN_WHY_MAX,
+            "other nodes lack %llu MiB of free memory, and nothing can be evicted for it (it is pinned, or clients "
+            "hold it): add a node, or remove pinned objects",
+            missing_mib);
+    else if (msg->no_node > 0)
+        snprintf(why, KVP_DRAIN_WHY_MAX,
+                 "no other node can take %llu objects: it has to be up, not draining, and its chunks (--chunk-bytes) "
+                 "have to be as large as they are. Start such a node",
+                 (unsigned long long)msg->no_node);
+    else if (msg->held > 0)
+        snprintf(why, KVP_DRAIN_WHY_MAX, "clients hold %llu objects%s%.*s: stop them, or drain with --grace 1s",
+                 (unsigned long long)msg->held, msg->held_by[0] == '\0' ? "" : ", one of them ", KVP_DRAIN_HOLDER_MAX,
+                 msg->held_by);
+    else if (msg->unread > 0)
+        snprintf(why, KVP_DRAIN_WHY_MAX,
+                 "%llu objects are on an SSD that cannot be read: repair it, or drain with --keep-ssd",
+                 (unsigned long long)msg->unread);
+    else if (msg->unfinished > 0)
+        snprintf(why, KVP_DRAIN_WHY_MAX, "the puts of %llu objects have not ended",
+                 (unsigned long long)msg->unfinished);
+    else if (msg->failed > 0)
+        snprintf(why, KVP_DRAIN_WHY_MAX, "copies fail, the last one because: %s", kvp_drain_failure(msg));
+    return why;
 }
 
 /* ---- JSON */

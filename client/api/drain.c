@@ -3,14 +3,11 @@
 #include "client/api/pool.h"
 
 #include "common/jsonw.h"
+#include "proto/explained.h"
 #include "proto/pb.h"
 #include "proto/wire.h"
 
 #include "proto/kvpool.pb-c.h"
-
-#include <stdio.h>
-
-#define WHY_MAX 256u
 
 const char *
 kvp_drain_state(const Kvp__Pb__DrainReply *msg)
@@ -20,50 +17,12 @@ kvp_drain_state(const Kvp__Pb__DrainReply *msg)
     return states[kvp_min_u64(msg->state, KVP_ARRAY_LEN(states) - 1)];
 }
 
-static const char *
-failure_of(const Kvp__Pb__DrainReply *msg)
-{
-    static const char *const errors[] = {"", "the object had left the node", "the node cannot be read",
-                                         "no memory, or too slow", "the SSD cannot be read"};
-
-    return errors[kvp_min_u64(msg->last_error, KVP_ARRAY_LEN(errors) - 1)];
-}
-
 void
 kvp_drain_write_wait(kvp_jsonw_t *w, const Kvp__Pb__DrainReply *msg)
 {
-    const unsigned long long missing_mib = (msg->no_room_bytes + (1u << 20) - 1) >> 20;
-    char why[WHY_MAX] = "";
+    char why[KVP_DRAIN_WHY_MAX];
 
-    if (msg->state != KVP_DRAIN_RUNS)
-        why[0] = '\0';
-    else if (msg->is_away)
-        snprintf(why, sizeof why, "the node is not connected: start it again, or look why it hangs");
-    else if (msg->no_room > 0 && msg->no_evict)
-        snprintf(why, sizeof why, "other nodes lack %llu MiB of free memory: add a node, or drain with --evict",
-                 missing_mib);
-    else if (msg->no_room > 0)
-        snprintf(
-            why, sizeof why,
-            "other nodes lack %llu MiB of free memory, and nothing can be evicted for it (it is pinned, or clients "
-            "hold it): add a node, or remove pinned objects",
-            missing_mib);
-    else if (msg->no_node > 0)
-        snprintf(why, sizeof why,
-                 "no other node can take %llu objects: it has to be up, not draining, and its chunks (--chunk-bytes) "
-                 "have to be as large as they are. Start such a node",
-                 (unsigned long long)msg->no_node);
-    else if (msg->held > 0)
-        snprintf(why, sizeof why, "clients hold %llu objects: stop them, or drain with --grace 1s",
-                 (unsigned long long)msg->held);
-    else if (msg->unread > 0)
-        snprintf(why, sizeof why, "%llu objects are on an SSD that cannot be read: repair it, or drain with --keep-ssd",
-                 (unsigned long long)msg->unread);
-    else if (msg->unfinished > 0)
-        snprintf(why, sizeof why, "the puts of %llu objects have not ended", (unsigned long long)msg->unfinished);
-    else if (msg->failed > 0)
-        snprintf(why, sizeof why, "copies fail, the last one because: %s", failure_of(msg));
-    kvp_jsonw_text(w, "waits_for", why);
+    kvp_jsonw_text(w, "waits_for", kvp_drain_why(msg, why));
 }
 
 static void
@@ -85,13 +44,14 @@ write_progress(kvp_jsonw_t *w, const Kvp__Pb__DrainReply *msg)
     kvp_jsonw_bool(w, "no_evict", msg->no_evict);
     kvp_jsonw_u64(w, "run_ms", msg->run_ms);
     kvp_jsonw_u64(w, "held_objects", msg->held);
+    kvp_jsonw_text(w, "held_by", msg->held_by);
     kvp_jsonw_u64(w, "no_room_objects", msg->no_room);
     kvp_jsonw_u64(w, "no_room_bytes", msg->no_room_bytes);
     kvp_jsonw_u64(w, "no_node_objects", msg->no_node);
     kvp_jsonw_u64(w, "unfinished_objects", msg->unfinished);
     kvp_jsonw_u64(w, "unread_objects", msg->unread);
     kvp_jsonw_u64(w, "failed_copies", msg->failed);
-    kvp_jsonw_text(w, "last_failure", failure_of(msg));
+    kvp_jsonw_text(w, "last_failure", kvp_drain_failure(msg));
     kvp_drain_write_wait(w, msg);
     kvp_jsonw_close(w, '}');
 }

@@ -607,8 +607,7 @@ kvpool_close(kvpool_t *pool)
     if (pool->session != NULL) kvp_session_destroy(pool->session);
     if (pool->node != NULL && pool->drain_ns > 0) {
         kvp_node_drain(pool->node);
-        if (!kvp_node_wait_drained(pool->node, kvp_now_ns() + pool->drain_ns))
-            kvp_log_warn("client", "the node is closed before all its objects have moved: drain_ms is over");
+        (void)kvp_node_wait_drained(pool->node, kvp_now_ns() + pool->drain_ns); /* kvp_node_stop logs what is left */
     }
     if (pool->node != NULL) kvp_node_stop(pool->node, kvp_now_ns() + UNMOUNT_NS);
     pool->node = NULL;

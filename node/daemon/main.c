@@ -47,11 +47,8 @@ static void
 on_drain(uv_timer_t *timer)
 {
     daemon_t *d = timer->data;
-    const bool is_drained = kvp_node_wait_drained(d->node, 0);
 
-    if (!is_drained && kvp_now_ns() < d->drain_by_ns) return;
-    if (!is_drained) kvp_log_warn("node", "stopping before the node is drained: --drain-on-stop is over");
-    end_loop(d);
+    if (kvp_node_wait_drained(d->node, 0) || kvp_now_ns() >= d->drain_by_ns) end_loop(d);
 }
 
 static void

@@ -150,6 +150,7 @@ def test_full_pool_says_what_is_missing(pool):
     assert f"for the drain {evicted} objects" in finding["what"], finding
     got = client("bget a/ 0 500 100000")
     assert got["wrong"] == 0 and set(got["results"]) == {"OK", "NOT_FOUND"} and got["results"]["OK"] > 200, got
+    assert f'misses_by_reason_total{{reason="evicted_for_drain"}} {evicted}\n' in pool.master.http_get("/metrics")[1]
 
 
 def test_drain_refuses_what_it_cannot_do(pool):
@@ -166,6 +167,26 @@ def test_drain_refuses_what_it_cannot_do(pool):
         got = pool.kvpool("node", *args)
         assert got.rc == rc and why in got.err, (args, got)
     assert segments(pool)["node1"]["state"] == "up"
+
+
+def test_a_drain_names_a_client_that_holds_objects(pool):
+    """Fails if a drain that clients hold up does not name one of them, or goes on after the end of its session; or if `kvpool why` of
+    an object that is to move does not name the drain.
+    """
+    client, holder = Shell(pool.bench, pool.addr), Shell(pool.bench, pool.addr, "holder")
+    fill(pool, client)
+    assert holder("lookup a/ 0 120 ttl=120000")["found"] == 120
+    assert drain(pool, "node1").rc == 0
+    wait_until(lambda: drain(pool, "node1").json["held_objects"] == segments(pool)["node1"]["objects"], 20, "what is held alone to be left")
+    asked = drain(pool, "node1").json
+    name, host, session = re.fullmatch(r"(.+) on host (\S+), session ([0-9a-f]{16})", asked["held_by"]).groups()
+    rows = {r["id"]: r for r in pool.kvpool("session", "ls", "--json").json["sessions"]}
+    assert (rows[session]["name"], rows[session]["host_id"]) == (name, host), (asked, rows)
+    assert f"one of them {asked['held_by']}" in asked["waits_for"] and "held by" in pool.kvpool("node", "drain", "node1").text
+    said = [pool.kvpool("why", f"a/{i}").text for i in range(4)]
+    assert any("it moves from node node1, which is being drained" in text for text in said), said
+    assert pool.kvpool("session", "end", session).rc == 0
+    assert drain(pool, "node1", "--wait").json["state"] == "done"
 
 
 @pytest.mark.pool(nodes=1)
@@ -289,13 +310,18 @@ def test_one_object_is_copied_and_moved(pool):
     got = pool.put("new", b"x", "--deadline", "1500ms")
     assert got.rc == 1 and "2 nodes are draining" in got.err, got
     pool.add_node("small", "16MiB", "--chunk-bytes", "2MiB")
-    for name in (at, other):
+    for name in (other, at):  # the drain of `other` ends before anything can move to `at`
         assert pool.kvpool("node", "undrain", name).rc == 0
     assert pool.put("long", b"x" * (3 * MIB)).rc == 0
     got = pool.kvpool("copy", "long", "small")
     assert got.rc == 1 and "smaller than the object" in got.err, got
     next(n for n in pool.nodes if n.name == at).kill9()
     assert pool.get("k").out == b"x" * 100_000
+    silent = next(n for n in pool.nodes if n.name not in places() | {at})
+    silent.freeze()
+    got = pool.kvpool("copy", "k", silent.name, timeout=30 * SLOW)
+    silent.thaw()
+    assert got.rc == 1 and "stopped answering" in got.err, got
 
 
 @pytest.mark.parametrize("keeper", ["none", "auto"])
@@ -321,7 +347,8 @@ def test_time_for_the_drain_is_over(pool):
     client = Shell(pool.bench, pool.addr)
     assert fill(pool, client) == 120
     pool.nodes[0].terminate()
-    assert "stays with its keeper" in pool.nodes[0].log() and "--drain-on-stop is over" in pool.nodes[0].log()
+    assert "stays with its keeper" in pool.nodes[0].log()
+    assert 'left_objects=120 left_bytes=7864320 why="no other node can take 120 objects' in pool.nodes[0].log()
     pool.nodes[0] = pool.bench.node(pool.master, "node1", "64MiB", "--keeper", "auto")
     pool.nodes[0].wait_log("mounted name=node1")
     # A client that knew the process before may miss objects for a moment.

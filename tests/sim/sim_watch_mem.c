@@ -192,7 +192,8 @@ prove(const sim_t *s, const grant_t *g)
 static void
 may_return(const sim_t *s, grant_t *g, put_t *put)
 {
-    bool is_gone = disk_says_gone(s, g->digest, g->version);
+    /* the log may have the record of a bump that no client has heard the answer of */
+    bool is_gone = disk_says_gone(s, g->digest, g->version) || disk_has_bumped(s, g->tenant, g->version);
 
     g->was_reported = !is_gone;
     g->is_refused = is_gone;

@@ -6,6 +6,7 @@
 #include "tools/base/json_out.h"
 #include "tools/base/opts.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -48,6 +49,24 @@ wait_for_task(kvpool_t *pool, kvp_cli_common_t *common, uint64_t id, kvpool_task
     return err;
 }
 
+/* What the failure of a task means; "" = what its name says. */
+static const char *
+failure_text(int failure)
+{
+    switch (failure) {
+    case KVPOOL_NOT_FOUND:
+        return "the object was removed, replaced or evicted meanwhile";
+    case KVPOOL_NO_SPACE:
+        return "a node to which the object is to go has no free memory";
+    case KVPOOL_NO_SEGMENT:
+        return "a node to which the object is to go has stopped answering, has left the pool, or is being drained";
+    case KVPOOL_NODE_LOST:
+        return "a node to which the object is to go cannot read it: the node that has it may not answer";
+    default:
+        return "";
+    }
+}
+
 int
 kvp_cli_move(const kvp_cli_verb_t *verb, int argc, char **argv)
 {
@@ -85,8 +104,8 @@ kvp_cli_move(const kvp_cli_verb_t *verb, int argc, char **argv)
                                 is_move ? &segments[1] : segments, is_move ? 1 : n, &opts, &id);
     if (err == KVPOOL_OK) err = wait_for_task(pool, &common, id, &task);
     if (err == KVPOOL_OK && task.state == KVPOOL_TASK_FAILED) {
-        common.detail[0] = '\0';
         err = task.failure;
+        snprintf(common.detail, sizeof common.detail, "%s", failure_text(err));
     }
     kvpool_free(pool);
     if (err != KVPOOL_OK) return kvp_cli_fail_why(verb, &common, argv[first], err);

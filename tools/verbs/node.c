@@ -76,7 +76,7 @@ print_progress(const drain_t *d, struct json_object *p)
     } rows[] = {
         {"left_objects", "left objects", false, true},
         {"left_bytes", "left", true, true},
-        {"ssd_objects", "on its SSD alone", false, false},
+        {"ssd_objects", "objects on its SSD alone", false, false},
         {"ssd_bytes", "on its SSD alone", true, false},
         {"moved_objects", "moved objects", false, true},
         {"moved_bytes", "moved", true, true},
@@ -114,6 +114,8 @@ print_progress(const drain_t *d, struct json_object *p)
     }
     if (kvp_json_get_u64(p, "failed_copies") > 0)
         kvp_report_text(report, "last_failure", "last failure", kvp_json_get_text(p, "last_failure"));
+    if (*kvp_json_get_text(p, "held_by") != '\0')
+        kvp_report_text(report, "held_by", "held by", kvp_json_get_text(p, "held_by"));
     kvp_report_print(report, false);
     if (*kvp_json_get_text(p, "waits_for") != '\0') printf("waits: %s\n", kvp_json_get_text(p, "waits_for"));
 }

@@ -105,6 +105,7 @@ typedef struct {
     int64_t bytes_left, objects_left; /* what may be moved now */
     uint64_t filled_ns; /* time at which these two were last filled up */
     uint64_t stays[KVP_STAYS_N], stayed[KVP_STAYS_N]; /* objects that stay, in this walk and in the last one */
+    uint32_t held_oid; /* with stayed[KVP_STAYS_HELD] > 0: one of these objects, unless it has gone since */
     uint64_t no_room_bytes, had_no_room_bytes;
     uint64_t moved, moved_bytes, evicted, evicted_bytes, failed;
     uint8_t last_error; /* KVP_COPY_*, or KVP_DRAIN_UNREAD */

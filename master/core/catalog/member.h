@@ -7,6 +7,7 @@
 #include "common/list.h"
 #include "master/core/catalog/catalog.h"
 #include "master/core/catalog/index.h"
+#include "proto/cause.h"
 #include "proto/wire.h"
 
 typedef struct kvp_group {
@@ -29,7 +30,7 @@ typedef struct kvp_group {
     uint64_t *taken; /* a bit for each member number in use, owned; NULL if size is 0 */
     bool is_whole; /* flag: all `size` members were committed at one time; reset when none is left */
     bool is_doomed; /* flag: all members of the group are to be removed, which happens in steps */
-    bool is_evicted; /* flag: the group is doomed because it is evicted */
+    kvp_cause_t cause; /* why the group is doomed: GROUP_ENDED, or of an evicted one EVICTED or EVICTED_FOR_DRAIN */
 } kvp_group_t;
 
 typedef struct kvp_member {

@@ -55,7 +55,10 @@ kvp_cause_t
 kvp_evict_cause(const kvp_evict_t *ev, const kvp_obj_t *o)
 {
     const kvp_segment_t *g = kvp_obj_chunk(ev->cat, o)->segment;
+    const kvp_member_t *mb = kvp_group_member(ev->cat, o);
 
+    if (ev->is_for_drain || (mb != NULL && mb->group->cause == KVP_CAUSE_EVICTED_FOR_DRAIN))
+        return KVP_CAUSE_EVICTED_FOR_DRAIN;
     if (g->tier == NULL || g->drain != NULL) return KVP_CAUSE_EVICTED;
     if (!is_plain(ev, o)) return KVP_CAUSE_EVICTED_MEMORY_ONLY;
     return is_unwanted(ev, o) ? KVP_CAUSE_EVICTED_UNUSED : KVP_CAUSE_EVICTED_UNWRITTEN;

@@ -218,7 +218,9 @@ evict_oldest(kvp_evict_t *ev, kvp_drain_t *d, uint32_t oid)
     /* else the object would be on the SSD of the draining node alone, and be loaded again */
     if (g->drain != NULL && leaves_ssd(ev, g->drain, kvp_obj(ev->cat->index, unit)))
         kvp_tier_leave(ev->space, kvp_obj(ev->cat->index, unit), false, NULL);
+    ev->is_for_drain = true;
     kvp_evict_unit(ev, unit);
+    ev->is_for_drain = false;
     return true;
 }
 
@@ -245,6 +247,7 @@ look_at(kvp_evict_t *ev, kvp_segment_t *g, kvp_chunk_t *c, uint32_t slot)
     if (o->is_moving != 0) return true; /* its SSD is to say first whether it has the object */
     if (o->has_ext && kvp_obj_ext(ev->cat->index, o)->leaving == places[at].generation) {
         if (o->tickets > 0) note_stay(d, KVP_STAYS_HELD);
+        if (o->tickets > 0) d->held_oid = oid;
         kvp_leaving_begin(ev->prot, oid, &places[at], d->deadline_ns); /* the time limit may be new */
         return true;
     }

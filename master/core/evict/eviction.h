@@ -32,6 +32,7 @@ typedef struct kvp_evict {
     /* bytes that are read before the next read is a sample of hot.c; its table; NULL = there was no sample */
     int64_t hot_left;
     struct kvp_hot *hot;
+    bool is_for_drain; /* flag: what is evicted now makes room for a drain */
     uint64_t puts_seen; /* value of the statistic put_begins at the last kvp_evict_reserve */
 } kvp_evict_t;
 

@@ -35,7 +35,7 @@ kvp_evict_one(kvp_evict_t *ev, uint32_t oid)
 void
 kvp_evict_unit(kvp_evict_t *ev, uint32_t oid)
 {
-    kvp_group_evict(ev->prot, oid);
+    kvp_group_evict(ev->prot, oid, ev->is_for_drain ? KVP_CAUSE_EVICTED_FOR_DRAIN : KVP_CAUSE_EVICTED);
     kvp_evict_one(ev, oid);
 }
 
@@ -45,7 +45,7 @@ drop_doomed(kvp_evict_t *ev)
     uint32_t oid;
 
     while (ev->ctx->slice_left > 0 && (oid = kvp_group_next_doomed(ev->prot, KVP_OID_NONE)) != KVP_OID_NONE) {
-        if (kvp_group_member(ev->cat, kvp_obj(ev->cat->index, oid))->group->is_evicted)
+        if (kvp_group_member(ev->cat, kvp_obj(ev->cat->index, oid))->group->cause != KVP_CAUSE_GROUP_ENDED)
             kvp_evict_one(ev, oid);
         else
             kvp_obj_drop(ev->space, oid, KVP_CAUSE_GROUP_ENDED, 0, NULL);

@@ -89,12 +89,12 @@ take_out(kvp_protect_t *prot, kvp_group_t *g)
 
 /* Removes the group from the table. Its committed members are dropped in the next ticks. */
 static void
-doom_group(kvp_protect_t *prot, kvp_group_t *g, bool is_evicted)
+doom_group(kvp_protect_t *prot, kvp_group_t *g, kvp_cause_t cause)
 {
     if (g->lead != KVP_OID_NONE) kvp_victim_removed(prot, g->lead);
     g->lead = KVP_OID_NONE;
     g->is_doomed = true;
-    g->is_evicted = is_evicted;
+    g->cause = cause;
     take_out(prot, g);
     prot->doomed_bytes += g->bytes;
     kvp_list_splice(&g->committed, &prot->doomed);
@@ -106,7 +106,7 @@ find_group(kvp_protect_t *prot, const kvp_tenant_t *t, kvp_digest_t digest)
     for (kvp_group_t *g = first_with(prot, hash_of(prot, t, digest)); g != NULL; g = g->same) {
         if (g->tenant != t->number || !kvp_digest_eq(g->digest, digest)) continue;
         if (g->epoch == t->epoch || !KVP_RULE(GROUP_OF_EPOCH)) return g;
-        doom_group(prot, g, false); /* a group of an older epoch (before a BUMP) gets no new objects */
+        doom_group(prot, g, KVP_CAUSE_GROUP_ENDED); /* a group of an older epoch (before a BUMP) gets no new objects */
         return NULL;
     }
     return NULL;
@@ -159,7 +159,7 @@ settle_group(kvp_protect_t *prot, kvp_group_t *g)
         free(g->taken);
         free(g);
     } else if (!g->is_doomed && g->size > 0 && !g->is_whole && g->owned_n == 0 && g->committed_n > 0) {
-        if (KVP_RULE(GROUP_WITHOUT_OWNER)) doom_group(prot, g, false);
+        if (KVP_RULE(GROUP_WITHOUT_OWNER)) doom_group(prot, g, KVP_CAUSE_GROUP_ENDED);
     }
 }
 
@@ -495,7 +495,7 @@ kvp_group_displaced(kvp_protect_t *prot, const kvp_tenant_t *t, const kvp_wire_g
     const kvp_member_t *mb;
 
     if (g != NULL && g->size != want->members) {
-        doom_group(prot, g, false);
+        doom_group(prot, g, KVP_CAUSE_GROUP_ENDED);
         g = NULL;
     }
     mb = holder_of(prot, g, want->member);
@@ -522,18 +522,18 @@ kvp_groups_doom_broken(kvp_protect_t *prot)
     for (uint32_t i = 0; i < prot->groups.limit; i++) {
         kvp_group_t *g = kvp_ptab_get(&prot->groups, i);
 
-        if (g != NULL && g->is_whole && g->committed_n < g->size) doom_group(prot, g, true);
+        if (g != NULL && g->is_whole && g->committed_n < g->size) doom_group(prot, g, KVP_CAUSE_EVICTED);
     }
 }
 
 /* ---- eviction, tickets, pins */
 void
-kvp_group_evict(kvp_protect_t *prot, uint32_t oid)
+kvp_group_evict(kvp_protect_t *prot, uint32_t oid, kvp_cause_t cause)
 {
     const kvp_member_t *mb = kvp_group_member(prot->cat, kvp_obj(prot->cat->index, oid));
 
     if (mb == NULL || mb->group->is_doomed || !KVP_RULE(GROUP_AS_ONE)) return;
-    doom_group(prot, mb->group, true);
+    doom_group(prot, mb->group, cause);
     prot->ctx->st.group_evictions++;
 }
 

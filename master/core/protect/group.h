@@ -77,7 +77,8 @@ bool kvp_group_may_adopt(kvp_protect_t *prot, const kvp_tenant_t *t, const kvp_w
 void kvp_group_adopt(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t oid, const kvp_wire_group_t *want);
 /* kvp_groups_doom_broken, called when a log was read to its end, dooms groups that were complete and lost members. */
 void kvp_groups_doom_broken(kvp_protect_t *prot);
-void kvp_group_evict(kvp_protect_t *prot, uint32_t oid); /* evicts the object's whole group, if it has one */
+/* kvp_group_evict evicts the object's whole group, if it has one; cause: EVICTED or EVICTED_FOR_DRAIN. */
+void kvp_group_evict(kvp_protect_t *prot, uint32_t oid, kvp_cause_t cause);
 /* kvp_group_hold: the object got its first ticket (is_held), or lost its last ticket */
 void kvp_group_hold(kvp_protect_t *prot, uint32_t oid, bool is_held);
 /* kvp_group_bytes: the extents of a committed member grew by so many bytes, which may be negative */

@@ -31,6 +31,7 @@
 
 #define RESERVE_POOL_SHARE 4u
 #define RESERVE_CLIENT_SHARE 20u
+#define HOLDER_LOOKED_AT 65536u /* tickets and objects of tickets that one search for a holder examines */
 
 /* ---- tickets */
 static uint64_t
@@ -217,6 +218,21 @@ kvp_ticket_note_hole(kvp_protect_t *prot, uint64_t id, kvp_digest_t hole)
     t->hole = hole;
     t->tenant = t->session->tenant->id;
     t->version = kvp_gen_make(prot->ctx->term, prot->cat->gen_seq);
+}
+
+const kvp_session_t *
+kvp_ticket_holder(const kvp_protect_t *prot, uint32_t oid)
+{
+    uint32_t left = HOLDER_LOOKED_AT;
+
+    for (uint32_t i = 0; i < prot->tickets.limit && left > 0; i++, left--) {
+        const kvp_ticket_t *t = kvp_ptab_get(&prot->tickets, i);
+
+        if (t == NULL || t->session == NULL || t->oids == NULL) continue;
+        for (uint32_t k = 0; k < t->n && left > 0; k++, left--)
+            if (t->oids[k] == oid) return t->session;
+    }
+    return NULL;
 }
 
 uint32_t

@@ -52,6 +52,8 @@ void kvp_ticket_release(kvp_protect_t *prot, kvp_session_t *s, uint64_t id);
 void kvp_ticket_drop(kvp_protect_t *prot, kvp_ticket_t *t);
 void kvp_ticket_end_some(kvp_protect_t *prot);
 void kvp_ticket_tick(kvp_protect_t *prot);
+/* kvp_ticket_holder returns a client with a ticket on the object; NULL = the search, which is bounded, found none. */
+const kvp_session_t *kvp_ticket_holder(const kvp_protect_t *prot, uint32_t oid);
 /* Returns how many of the objects or groups, from the first one on, may be reserved within the limits. */
 uint32_t kvp_ticket_grantable(const kvp_protect_t *prot, const kvp_session_t *s, const uint32_t *oids, uint32_t n);
 uint32_t kvp_ticket_grantable_groups(const kvp_protect_t *prot, const kvp_session_t *s, kvp_group_t *const *groups,

@@ -6,6 +6,7 @@
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/evict/drain.h"
+#include "master/core/protect/ticket.h"
 #include "master/core/recovery/state.h"
 #include "master/core/session/session.h"
 #include "proto/frame.h"
@@ -14,7 +15,10 @@
 #include "proto/pb.h"
 #include "proto/wire.h"
 
+#include <stdio.h>
 #include <string.h>
+
+#define HOLDER_MAX (2u * KVP_NAME_MAX + 64u)
 
 static kvp_segment_t *
 find_memory(kvp_master_t *m, const char *name)
@@ -89,6 +93,17 @@ kvp_drain_describe(const kvp_master_t *m, const kvp_segment_t *g, Kvp__Pb__Drain
     reply->unread = d->stayed[KVP_STAYS_UNREAD];
 }
 
+/* Writes one of the clients that hold objects of the segment: its name, host, and id in `kvpool session ls`. */
+static void
+name_holder(const kvp_master_t *m, const kvp_segment_t *g, char text[HOLDER_MAX])
+{
+    const kvp_session_t *s = kvp_ticket_holder(&m->prot, g->drain->held_oid);
+
+    if (s != NULL)
+        snprintf(text, HOLDER_MAX, "%s on host %s, session %016llx", s->name, s->host_id,
+                 (unsigned long long)s->incarnation);
+}
+
 /* Begins the drain, or changes the options of the running one that the message names. */
 static void
 begin_drain(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Drain *msg)
@@ -124,6 +139,7 @@ kvp_on_drain(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     Kvp__Pb__DrainReply reply = KVP__PB__DRAIN_REPLY__INIT;
     Kvp__Pb__Drain *msg;
     kvp_segment_t *g;
+    char holder[HOLDER_MAX] = "";
     const char *why;
     kvp_pb_t pb;
     kvp_buf_t *out;
@@ -143,6 +159,8 @@ kvp_on_drain(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     if (reply.err == KVP_OK) {
         carry_out(m, g, msg);
         kvp_drain_describe(m, g, &reply);
+        if (reply.held > 0) name_holder(m, g, holder);
+        reply.held_by = holder;
     } else {
         reply.detail = (char *)why;
     }

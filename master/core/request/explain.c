@@ -30,7 +30,7 @@ state_of(const kvp_master_t *m, const kvp_tenant_t *tenant, const kvp_obj_t *o)
 
     if (o->state != KVP_OBJ_COMMITTED) return KVP_CAUSE_BEING_PUT;
     if (kvp_obj_version(o) <= tenant->min_version) return KVP_CAUSE_BUMPED;
-    if (mb != NULL && mb->group->is_doomed) return mb->group->is_evicted ? KVP_CAUSE_EVICTED : KVP_CAUSE_GROUP_ENDED;
+    if (mb != NULL && mb->group->is_doomed) return mb->group->cause;
     if (kvp_group_hides(&m->cat, o)) return KVP_CAUSE_GROUP_INCOMPLETE;
     if (kvp_obj_up_n(&m->cat, o) > 0) return KVP_CAUSE_PRESENT;
     if (!kvp_obj_is_on_tier_up(&m->cat, o)) return KVP_CAUSE_NODE_AWAY;

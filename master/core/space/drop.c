@@ -188,8 +188,7 @@ departure_of(kvp_space_t *sp, uint32_t oid, kvp_cause_t cause)
     if (o->state == KVP_OBJ_COMMITTED) {
         d.detail = kvp_age_code(kvp_ages_age(&sp->cat->ages, kvp_obj_version(o), sp->ctx->now_ns));
         if (o->is_used_since != 0) d.detail |= KVP_DEPARTED_READ;
-        if (cause >= KVP_CAUSE_EVICTED && cause <= KVP_CAUSE_EVICTED_MEMORY_ONLY)
-            d.elsewhere = kvp_place_elsewhere(sp, kvp_obj_tenant(sp->cat, o)) & 7;
+        if (kvp_cause_is_eviction(cause)) d.elsewhere = kvp_place_elsewhere(sp, kvp_obj_tenant(sp->cat, o)) & 7;
     }
     return d;
 }
