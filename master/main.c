@@ -36,7 +36,7 @@ extern const char *malloc_conf;
 __attribute__((visibility("default"))) const char *malloc_conf = "background_thread:true";
 
 #define REPORT_GRACE_NS (30 * KVP_NS_PER_S)
-#define CURVE_USES 50000u /* limit of the uses a second that each miss-ratio curve tracks: about 1 % of a processor */
+#define CURVE_USES 25000u /* limit of the uses a second that each curve tracks: half a percent of a processor */
 #define END_MAX_S 5u /* a stop waits at most this long for the log's disk */
 #define REQUEST_MAX_NS (2 * KVP_NS_PER_S) /* limit of the time for one request to etcd, for any length of the lease */
 

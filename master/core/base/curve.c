@@ -11,7 +11,8 @@
 #include <string.h>
 
 #define NODES (KVP_CURVE_SAMPLES + KVP_CURVE_HOT)
-#define POSITIONS 32768u /* a power of two, well above NODES; all used up: the keys are numbered again */
+#define POSITIONS 32768u /* most positions; a power of two, well above NODES */
+#define POSITIONS_FIRST (4 * KVP_CURVE_HOT)
 #define HEADS 32768u
 #define NONE UINT32_MAX
 #define FILTER_BITS 16384u /* a filter of hot keys that fits in the first-level cache */
@@ -35,8 +36,12 @@ typedef struct {
     uint64_t bytes;
     uint32_t position; /* 0 = not used since it became hot */
     uint32_t next; /* of the same head, or of the free list */
-    uint32_t heap_at; /* place in the heap of the sampled keys, from 1; 0 = hot */
+    uint32_t heap_at; /* place in the heap of the sampled keys, from 1; 0 = hot; NONE = unused */
 } node_t;
+
+typedef struct {
+    uint64_t sampled, hot;
+} bytes_t;
 
 typedef struct {
     uint64_t hash;
@@ -46,13 +51,16 @@ typedef struct {
 
 struct kvp_curve {
     uint64_t threshold; /* keys with a hash below it are sampled */
+    double weight; /* number of keys for which a sampled one stands */
     node_t nodes[NODES];
     uint32_t heads[HEADS], free_node;
     uint32_t heap[KVP_CURVE_SAMPLES + 2], heap_n; /* nodes by falling hash, from 1 */
-    uint64_t sampled[POSITIONS + 1], hot[POSITIONS + 1]; /* the Fenwick trees */
-    uint64_t sampled_bytes, hot_bytes;
+    bytes_t tree[POSITIONS + 1]; /* the Fenwick trees, side by side, because a distance needs both */
+    bytes_t sum;
     uint32_t at[POSITIONS + 1]; /* position -> node; NONE = nothing */
     uint32_t position; /* the highest one in use */
+    uint32_t positions; /* number of positions, a power of two; all used up: the keys are numbered again */
+    uint32_t dropped; /* number of nodes ever dropped */
     uint64_t filter[FILTER_BITS / 64];
 
     cell_t cells[CELLS];
@@ -67,31 +75,21 @@ struct kvp_curve {
 
     uint64_t tracked_max, tracked, hot_tracked, window_ns, faded_ns;
     uint64_t run[KVP_BATCH_MAX]; /* hashes of the tracked keys of the present look-up */
+    uint32_t run_nodes[KVP_BATCH_MAX];
 };
-
-/* ---- Fenwick trees */
-static void
-tree_add(uint64_t *tree, uint32_t at, uint64_t bytes)
-{
-    for (; at <= POSITIONS; at += at & -at)
-        tree[at] += bytes;
-}
-
-static uint64_t
-tree_sum(const uint64_t *tree, uint32_t at)
-{
-    uint64_t sum = 0;
-
-    for (; at > 0; at &= at - 1)
-        sum += tree[at];
-    return sum;
-}
 
 /* ---- tracked keys */
 static bool
 is_hot(const node_t *node)
 {
     return node->heap_at == 0;
+}
+
+/* Returns the sum that has the bytes of such keys. */
+static uint64_t *
+bytes_of(bytes_t *sums, const node_t *node)
+{
+    return is_hot(node) ? &sums->hot : &sums->sampled;
 }
 
 static uint32_t *
@@ -117,8 +115,9 @@ weigh_node(kvp_curve_t *c, const node_t *node, int sign)
     const uint64_t bytes = sign > 0 ? node->bytes : -node->bytes;
 
     if (node->position == 0) return;
-    tree_add(is_hot(node) ? c->hot : c->sampled, node->position, bytes);
-    *(is_hot(node) ? &c->hot_bytes : &c->sampled_bytes) += bytes;
+    *bytes_of(&c->sum, node) += bytes;
+    for (uint32_t at = node->position; at <= c->positions; at += at & -at)
+        *bytes_of(&c->tree[at], node) += bytes;
 }
 
 static void
@@ -188,7 +187,9 @@ drop_node(kvp_curve_t *c, uint32_t i)
         link = &c->nodes[*link].next;
     *link = node->next;
     node->next = c->free_node;
+    node->heap_at = NONE;
     c->free_node = i;
+    c->dropped++;
 }
 
 /* Drops the sampled keys from the threshold on. */
@@ -196,18 +197,21 @@ static void
 set_threshold(kvp_curve_t *c, uint64_t threshold)
 {
     c->threshold = threshold;
+    c->weight = 0x1p64 / (double)threshold;
     while (c->heap_n > 0 && c->nodes[c->heap[1]].hash >= threshold)
         drop_node(c, c->heap[1]);
 }
 
-/* Numbers all positions again, without gaps. */
+/* Numbers all positions again, without gaps. The number of positions follows that of keys, so that few keys need
+ * little of the processor's cache. */
 static void
 renumber_nodes(kvp_curve_t *c)
 {
     uint32_t to = 0;
 
-    memset(c->sampled, 0, sizeof c->sampled);
-    memset(c->hot, 0, sizeof c->hot);
+    for (c->positions = POSITIONS_FIRST; c->positions < kvp_min_u64(POSITIONS, 4 * c->heap_n);)
+        c->positions *= 2;
+    memset(c->tree, 0, (c->positions + 1) * sizeof c->tree[0]);
     for (uint32_t from = 1; from <= c->position; from++) {
         const uint32_t i = c->at[from];
 
@@ -215,14 +219,14 @@ renumber_nodes(kvp_curve_t *c)
         c->at[from] = NONE;
         c->at[++to] = i;
         c->nodes[i].position = to;
-        (is_hot(&c->nodes[i]) ? c->hot : c->sampled)[to] = c->nodes[i].bytes;
+        *bytes_of(&c->tree[to], &c->nodes[i]) = c->nodes[i].bytes;
     }
-    for (uint32_t at = 1; at <= POSITIONS; at++) {
+    for (uint32_t at = 1; at <= c->positions; at++) {
         const uint32_t up = at + (at & -at);
 
-        if (up > POSITIONS) continue;
-        c->sampled[up] += c->sampled[at];
-        c->hot[up] += c->hot[at];
+        if (up > c->positions) continue;
+        c->tree[up].sampled += c->tree[at].sampled;
+        c->tree[up].hot += c->tree[at].hot;
     }
     c->position = to;
 }
@@ -232,7 +236,7 @@ touch_node(kvp_curve_t *c, uint32_t i)
 {
     node_t *node = &c->nodes[i];
 
-    if (c->position == POSITIONS) renumber_nodes(c);
+    if (c->position == c->positions) renumber_nodes(c);
     weigh_node(c, node, -1);
     if (node->position != 0) c->at[node->position] = NONE;
     node->position = ++c->position;
@@ -240,21 +244,18 @@ touch_node(kvp_curve_t *c, uint32_t i)
     weigh_node(c, node, 1);
 }
 
-static double
-rate_of(const kvp_curve_t *c)
-{
-    return (double)c->threshold * 0x1p-64;
-}
-
 /* Returns the bytes of a cache in which the key still was at this use: it has all keys that were used since, and the
  * key itself. */
 static double
 distance_of(const kvp_curve_t *c, const node_t *node)
 {
-    const uint64_t sampled = c->sampled_bytes - tree_sum(c->sampled, node->position);
-    const uint64_t hot = c->hot_bytes - tree_sum(c->hot, node->position);
+    bytes_t since = c->sum;
 
-    return (double)sampled / rate_of(c) + (double)hot + (double)node->bytes;
+    for (uint32_t at = node->position; at > 0; at &= at - 1) {
+        since.sampled -= c->tree[at].sampled;
+        since.hot -= c->tree[at].hot;
+    }
+    return (double)since.sampled * c->weight + (double)since.hot + (double)node->bytes;
 }
 
 /* ---- the histogram */
@@ -336,7 +337,7 @@ choose_hot(kvp_curve_t *c)
     for (uint32_t i = 0; i < NODES; i++) { /* keys that are hot no more first: that makes room for new ones */
         const cell_t *cell;
 
-        if (!is_hot(&c->nodes[i]) || find_node(c, c->nodes[i].hash) != i) continue; /* sampled, or unused */
+        if (!is_hot(&c->nodes[i])) continue;
         cell = cell_at(c, c->nodes[i].hash);
         if (cell == NULL || cell->count - cell->error <= least) demote_node(c, i);
     }
@@ -420,15 +421,15 @@ count_key(kvp_curve_t *c, uint32_t i, double longest)
         }
     }
     if (i == NONE) {
-        c->weights += 1 / rate_of(c);
+        c->weights += c->weight;
         return INFINITY;
     }
     longest = fmax(longest, distance_of(c, &c->nodes[i]));
     if (is_of_hot) {
         if (longest < INFINITY) c->hot_hits[bucket_of(longest)]++;
     } else {
-        c->weights += 1 / rate_of(c);
-        if (longest < INFINITY) c->sampled_hits[bucket_of(longest)] += 1 / rate_of(c);
+        c->weights += c->weight;
+        if (longest < INFINITY) c->sampled_hits[bucket_of(longest)] += c->weight;
     }
     return longest;
 }
@@ -451,32 +452,38 @@ kvp_curve_ask(kvp_curve_t *c, const kvp_digest_t *digests, uint32_t n, bool is_p
 {
     const uint32_t skip = c->uses < SKIP_CHANGE ? SKIP_FIRST : SKIP_LATER;
     double longest = 0;
-    uint32_t tracked = 0;
+    uint32_t tracked = 0, dropped;
 
     c->refs += n;
     c->uses += n;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++) { /* without a branch, because no processor can predict it */
         const uint64_t hash = hash_of(digests[i]);
 
-        if (hash < c->threshold || may_be_hot(c, hash)) c->run[tracked++] = hash;
+        c->run[tracked] = hash;
+        tracked += (hash < c->threshold) | may_be_hot(c, hash);
     }
     for (; c->skip < n; c->skip += skip)
         count_use(c, hash_of(digests[c->skip]));
     c->skip -= n;
+    dropped = c->dropped;
+    for (uint32_t k = 0; k < tracked; k++)
+        c->run_nodes[k] = find_node(c, c->run[k]);
     /* All distances come before all uses: the look-up asks for the state before it. */
     for (uint32_t k = 0; k < tracked; k++) {
-        const uint64_t hash = c->run[k];
-        const uint32_t i = find_node(c, hash);
+        const uint32_t i = c->run_nodes[k];
         double after;
 
-        if (i == NONE && hash >= c->threshold) continue; /* the filter of hot keys was wrong */
+        if (i == NONE && c->run[k] >= c->threshold) continue; /* the filter of hot keys was wrong */
         after = count_key(c, i, is_prefix ? longest : 0);
         if (is_prefix) longest = after;
     }
     for (uint32_t k = 0; k < tracked; k++) {
-        uint32_t i = find_node(c, c->run[k]); /* again: the key may be there twice, or its sample was dropped */
+        const uint64_t hash = c->run[k];
+        uint32_t i = c->run_nodes[k];
 
-        if (i == NONE && c->run[k] < c->threshold) i = add_sampled(c, c->run[k]);
+        /* again, if the key may be there twice, or its sample was dropped */
+        if (i == NONE || c->dropped != dropped) i = find_node(c, hash);
+        if (i == NONE && hash < c->threshold) i = add_sampled(c, hash);
         if (i != NONE) touch_node(c, i);
     }
 }
@@ -585,13 +592,14 @@ kvp_curve_create(uint64_t tracked_max)
     kvp_curve_t *c = kvp_table_alloc(1, sizeof *c);
 
     if (c == NULL) kvp_panic("out of memory: a miss-ratio curve");
-    c->threshold = UINT64_MAX;
+    set_threshold(c, UINT64_MAX);
+    c->positions = POSITIONS_FIRST;
     c->tracked_max = tracked_max;
     memset(c->heads, 0xff, sizeof c->heads);
     memset(c->cell_heads, 0xff, sizeof c->cell_heads);
     memset(c->at, 0xff, sizeof c->at);
     for (uint32_t i = 0; i < NODES; i++)
-        c->nodes[i].next = i + 1;
+        c->nodes[i] = (node_t){.next = i + 1, .heap_at = NONE};
     c->free_node = 0;
     return c;
 }

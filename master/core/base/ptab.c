@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A table of numbered records. A free entry contains the number of the next free entry. */
+ * A table of numbered records. A free entry contains the number of the next free entry, marked by its lowest bit:
+ * record pointers are aligned, so their lowest bit is 0. */
 #include "master/core/base/ptab.h"
 
 #include "common/base.h"
@@ -31,19 +32,9 @@ kvp_ptab_add(kvp_ptab_t *t, void *rec)
 void
 kvp_ptab_del(kvp_ptab_t *t, uint32_t number)
 {
-    /* A free entry contains the number of the next free entry, marked by its lowest bit: record pointers are aligned,
-     * so their lowest bit is 0. */
     *kvp_blocks_at(&t->records, number) = (void *)(((uintptr_t)t->free_head << 1) | 1);
     t->free_head = number;
     t->n--;
-}
-
-void *
-kvp_ptab_get(const kvp_ptab_t *t, uint32_t number)
-{
-    void *rec = number < t->limit ? *kvp_blocks_at(&t->records, number) : NULL;
-
-    return ((uintptr_t)rec & 1) != 0 ? NULL : rec;
 }
 
 void

@@ -15,7 +15,14 @@ typedef struct {
 
 uint32_t kvp_ptab_add(kvp_ptab_t *t, void *rec);
 void kvp_ptab_del(kvp_ptab_t *t, uint32_t number);
-void *kvp_ptab_get(const kvp_ptab_t *t, uint32_t number); /* NULL if no record has this number */
 void kvp_ptab_fini(kvp_ptab_t *t);
+/* kvp_ptab_get returns the record; NULL = no record has this number. The lowest bit marks a free entry. */
+static inline void *
+kvp_ptab_get(const kvp_ptab_t *t, uint32_t number)
+{
+    void *rec = number < t->limit ? *kvp_blocks_at(&t->records, number) : NULL;
+
+    return ((uintptr_t)rec & 1) != 0 ? NULL : rec;
+}
 
 #endif

@@ -216,7 +216,7 @@ is_up(const kvp_catalog_t *cat, uint32_t chunk)
 static bool
 is_served(const kvp_catalog_t *cat, const kvp_obj_t *o, const kvp_place_t *places, uint32_t n, uint32_t at)
 {
-    const kvp_objext_t *ext = kvp_obj_ext(cat->index, o);
+    const kvp_objext_t *ext = n == 1 ? NULL : kvp_obj_ext(cat->index, o);
 
     if (!is_up(cat, places[at].chunk)) return false;
     if (ext == NULL || ext->leaving != places[at].generation) return true;

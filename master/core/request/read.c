@@ -122,10 +122,10 @@ tier_id(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
 }
 
 /* Appends the n records of an answer to Get, then the nloc places of the found objects, and, if requested, their
- * lineages and tiers. */
+ * lineages and tiers. Counts what a client that holds the objects is about to read. */
 static void
-append_found(const kvp_master_t *m, const kvp_session_t *s, const got_t *got, const Kvp__Pb__Places *reply,
-             bool is_staging, kvp_buf_t *out)
+append_found(kvp_master_t *m, const kvp_session_t *s, const got_t *got, const Kvp__Pb__Places *reply, bool is_held,
+             kvp_buf_t *out)
 {
     size_t objs_bytes = reply->n * sizeof(kvp_wire_obj_t);
     uint8_t *obj_at = kvp_buf_extend(out, objs_bytes + reply->nloc * sizeof(kvp_wire_loc_t));
@@ -136,14 +136,17 @@ append_found(const kvp_master_t *m, const kvp_session_t *s, const got_t *got, co
         kvp_wire_loc_t locs[KVP_REPLICAS_MAX];
 
         if (is_found(m, s, got->oids[i])) {
-            const kvp_obj_t *o = kvp_obj(m->cat.index, got->oids[i]);
-
-            if (is_staging && kvp_obj_up_n(&m->cat, o) == 0)
-                obj.err = loading_err(m, got->oids[i], got->waited == NULL ? NULL : &got->waited[i]);
-            else
-                kvp_obj_wire(&m->cat, o, s->host_id, m->ctx.conf.hot_bytes_per_s == 0 ? 0 : s->number, &obj, locs);
+            kvp_obj_wire(&m->cat, kvp_obj(m->cat.index, got->oids[i]), s->host_id,
+                         m->ctx.conf.hot_bytes_per_s == 0 ? 0 : s->number, &obj, locs);
+            if (is_held && obj.nloc == 0) {
+                obj =
+                    (kvp_wire_obj_t){.err = loading_err(m, got->oids[i], got->waited == NULL ? NULL : &got->waited[i])};
+            } else if (is_held) {
+                m->ctx.st.get_bytes += obj.len;
+                kvp_hot_read(&m->evict, s, got->oids[i], obj.len);
+            }
         } else if (is_away(m, s, got->oids[i])) {
-            obj.err = is_staging && is_coming(m, got->oids[i]) ? KVP_RETRY_AFTER : KVP_NODE_LOST;
+            obj.err = is_held && is_coming(m, got->oids[i]) ? KVP_RETRY_AFTER : KVP_NODE_LOST;
         }
         memcpy(obj_at, &obj, sizeof obj);
         memcpy(loc_at, locs, obj.nloc * sizeof *locs);
@@ -172,7 +175,8 @@ find_places(kvp_master_t *m, const kvp_session_t *s, const kvp_digest_t *digests
             got->coming_n += is_away(m, s, got->oids[i]) && is_coming(m, got->oids[i]);
             continue;
         }
-        if (kvp_obj_up_n(&m->cat, kvp_obj(m->cat.index, got->oids[i])) == 0) {
+        const kvp_obj_t *o = kvp_obj(m->cat.index, got->oids[i]);
+        if (o->is_on_tier != 0 && kvp_obj_up_n(&m->cat, o) == 0) {
             got->tiered_at[got->tiered_n] = i;
             got->tiered[got->tiered_n++] = got->oids[i];
             continue;
@@ -271,11 +275,7 @@ answer_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const kvp_st
     }
     for (uint32_t i = 0; i < got.found_n; i++) {
         reply.nloc += kvp_obj_served_n(&m->cat, kvp_obj(m->cat.index, got.found[i]));
-        if (msg->no_hold) continue;
-        const uint64_t len = kvp_obj_len(&m->cat, kvp_obj(m->cat.index, got.found[i]));
-        m->ctx.st.get_bytes += len;
-        kvp_hot_read(&m->evict, s, got.found[i], len);
-        if (msg->keep_here) kvp_hot_keep(&m->evict, s, got.found[i]);
+        if (msg->keep_here && !msg->no_hold) kvp_hot_keep(&m->evict, s, got.found[i]);
     }
     reply.n = msg->n;
     reply.is_leased = msg->wants_lease;
