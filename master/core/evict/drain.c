@@ -15,6 +15,7 @@
 #include "master/core/catalog/record.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/tenant.h"
+#include "master/core/evict/tasks.h"
 #include "master/core/evict/window.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/leaving.h"
@@ -33,6 +34,7 @@
 #define LOADED_SHARE 2u /* loads from the SSD fill the draining memory to 1/2 at most: the others are for readers */
 #define WINDOWS_A_TICK 16u /* limit of the extents that are evicted or written at once to make room beside an SSD */
 #define WINDOWS_LOOKED_AT 1024u /* limit of the extents that one search for these examines */
+#define PINNED_LOOKED_AT 64u /* limit of the softly pinned objects that one search for a victim examines */
 #define ROOM_WAIT_NS KVP_MS(10000) /* after this time without room beside an SSD, its writes are not waited for */
 
 void
@@ -83,14 +85,6 @@ free_bytes(const kvp_segment_t *g)
     return g->size_bytes - g->used_bytes;
 }
 
-/* Returns true if the segment can take a copy of so many bytes of an object with these copies. */
-static bool
-may_take(const kvp_evict_t *ev, const kvp_segment_t *g, uint64_t bytes, const kvp_place_t *places, uint32_t n)
-{
-    return g->can_copy && g->chunk_bytes >= bytes && !kvp_segment_is_passed_over(ev->cat, g) &&
-           kvp_place_in(ev->cat, places, n, g->id) == n;
-}
-
 /* Returns true if the object has a record on the SSD beside it, and the drain moves what is there. */
 static bool
 leaves_ssd(const kvp_evict_t *ev, const kvp_drain_t *d, const kvp_obj_t *o)
@@ -124,7 +118,7 @@ begin_copy(kvp_evict_t *ev, const kvp_drain_t *d, uint32_t oid, const kvp_place_
         kvp_segment_t *g = ev->cat->up[(at + i) % up_n];
         kvp_err_t tried;
 
-        if (!may_take(ev, g, bytes, places, n)) continue;
+        if (!kvp_task_can_take(ev, g, bytes, places, n)) continue;
         if (err == KVP_NO_SEGMENT) err = KVP_NO_SPACE;
         if (free_bytes(g) < bytes) continue;
         if (is_from_ssd && is_writing_much(g)) {
@@ -192,23 +186,39 @@ make_room_beside_ssd(kvp_evict_t *ev, kvp_drain_t *d, uint32_t oid, const kvp_pl
         kvp_segment_t *g = ev->cat->up[(at + i) % up_n];
 
         if (g->tier == NULL || g->tier->state != KVP_SEG_UP) continue;
-        if (!may_take(ev, g, kvp_extent_bytes(len), places, n)) continue;
+        if (!kvp_task_can_take(ev, g, kvp_extent_bytes(len), places, n)) continue;
         if (make_room_in(ev, d, g, &wish)) return true;
         tries++;
     }
     return false;
 }
 
-/* Evicts the tenant's oldest object to make room for this one. Returns false if no object can go. */
+/* Returns the object that is evicted for this one: the tenant's oldest; for a hard-pinned object also a softly pinned
+ * one, as for a put. KVP_OID_NONE = none can go. */
+static uint32_t
+find_victim(kvp_evict_t *ev, uint32_t oid)
+{
+    const kvp_obj_t *o = kvp_obj(ev->cat->index, oid);
+    kvp_tenant_t *t = kvp_obj_tenant(ev->cat, o);
+    const kvp_member_t *mb = kvp_group_member(ev->cat, o);
+    const bool is_hard = mb == NULL ? o->pin == KVP_PIN_HARD : mb->group->pinned_n[KVP_PIN_HARD] > 0;
+    uint32_t unit = kvp_victim_next(ev->prot, t, KVP_OID_NONE), left = PINNED_LOOKED_AT;
+
+    if (unit != KVP_OID_NONE || !is_hard || t->lru.n > 0) return unit;
+    do
+        unit = kvp_victim_behind(ev->prot, &ev->prot->pinned, unit);
+    while (unit != KVP_OID_NONE && kvp_obj_tenant(ev->cat, kvp_obj(ev->cat->index, unit)) != t && --left > 0);
+    return left > 0 ? unit : KVP_OID_NONE;
+}
+
+/* Evicts an object to make room for this one. Returns false if none can go. */
 static bool
 evict_oldest(kvp_evict_t *ev, kvp_drain_t *d, uint32_t oid)
 {
-    kvp_tenant_t *t = kvp_obj_tenant(ev->cat, kvp_obj(ev->cat->index, oid));
+    const uint32_t unit = find_victim(ev, oid);
     const kvp_member_t *mb;
     const kvp_segment_t *g;
-    uint32_t unit;
 
-    unit = kvp_victim_next(ev->prot, t, KVP_OID_NONE);
     if (unit == KVP_OID_NONE) return false;
     g = kvp_obj_chunk(ev->cat, kvp_obj(ev->cat->index, unit))->segment;
     mb = kvp_group_member(ev->cat, kvp_obj(ev->cat->index, unit));

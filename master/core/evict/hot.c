@@ -249,8 +249,8 @@ is_hot(const kvp_hot_key_t *key, uint64_t times)
 static bool
 may_take(const kvp_evict_t *ev, const kvp_segment_t *g, uint64_t bytes, const kvp_place_t *places, uint32_t n)
 {
-    return kvp_task_can_go_to(ev, g) && g->chunk_bytes >= bytes && g->size_bytes - g->used_bytes >= bytes &&
-           g->hot_bytes + bytes <= g->size_bytes / MEMORY_PART && kvp_place_in(ev->cat, places, n, g->id) == n;
+    return kvp_task_can_take(ev, g, bytes, places, n) && g->size_bytes - g->used_bytes >= bytes &&
+           g->hot_bytes + bytes <= g->size_bytes / MEMORY_PART;
 }
 
 /* Returns the segment that gets a copy: on the host that reads most, or else the one that serves least. NULL = none has
@@ -286,6 +286,7 @@ begin_copy(kvp_evict_t *ev, kvp_hot_key_t *key, uint32_t oid)
     kvp_place_t places[KVP_REPLICAS_MAX];
     const uint32_t n = kvp_obj_places(ev->cat, o, places);
     kvp_segment_t *target;
+    kvp_copy_t *copy;
     uint32_t from = 0;
 
     if (n == KVP_REPLICAS_MAX || key->copies_n == COPIES || o->is_moving != 0 || kvp_copy_of(ev->space, o) != NULL ||
@@ -295,8 +296,8 @@ begin_copy(kvp_evict_t *ev, kvp_hot_key_t *key, uint32_t oid)
         from++;
     target = from == n ? NULL : choose_target(ev, key, o, places, n);
     if (target == NULL || kvp_copy_begin(ev->space, oid, &places[from], target) != KVP_OK) return false;
-    kvp_copy_of(ev->space, o)->is_asked = true;
-    kvp_copy_of(ev->space, o)->is_hot = true;
+    copy = kvp_copy_of(ev->space, o);
+    copy->is_asked = copy->is_hot = true;
     target->hot_bytes += kvp_extent_bytes(kvp_obj_len(ev->cat, o));
     target->hot_served += key->far / (n + 1); /* so that the next object goes elsewhere */
     key->copies[key->copies_n++] = target->id;

@@ -38,6 +38,12 @@ kvp_task_can_go_to(const kvp_evict_t *ev, const kvp_segment_t *g)
            !kvp_segment_is_passed_over(ev->cat, g);
 }
 
+bool
+kvp_task_can_take(const kvp_evict_t *ev, const kvp_segment_t *g, uint64_t bytes, const kvp_place_t *places, uint32_t n)
+{
+    return kvp_task_can_go_to(ev, g) && g->chunk_bytes >= bytes && kvp_place_in(ev->cat, places, n, g->id) == n;
+}
+
 kvp_err_t
 kvp_task_begin(kvp_evict_t *ev, uint32_t oid, uint32_t from, const uint32_t *to, uint32_t n, uint64_t *id_out)
 {
@@ -118,8 +124,7 @@ make_copies(kvp_evict_t *ev, kvp_task_t *task, uint32_t oid, const kvp_place_t *
         return false;
     }
     target = kvp_segment_find(ev->space, task->to[task->at]);
-    if (!kvp_task_can_go_to(ev, target) || target->chunk_bytes < kvp_extent_bytes(kvp_obj_len(ev->cat, o)) ||
-        n == KVP_REPLICAS_MAX) {
+    if (!kvp_task_can_take(ev, target, kvp_extent_bytes(kvp_obj_len(ev->cat, o)), places, n) || n == KVP_REPLICAS_MAX) {
         end_task(ev, task, KVP_TASK_FAILED, n == KVP_REPLICAS_MAX ? KVP_LIMIT : KVP_NO_SEGMENT);
         return false;
     }

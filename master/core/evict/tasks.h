@@ -26,11 +26,14 @@ typedef struct kvp_task {
     kvp_err_t err; /* FAILED: the reason */
 } kvp_task_t;
 
-/* kvp_task_can_go_to returns true if the segment takes copies now; NULL = no such segment. kvp_task_begin makes a task
- * for the committed object, and gives its id. LIMIT: KVP_TASKS_MAX tasks are unfinished. kvp_task_find returns the
- * tenant's task with this id; NULL = not known. kvp_tasks_tick goes on with unfinished tasks. kvp_tasks_fini frees all.
+/* kvp_task_can_go_to returns true if the segment takes copies now; NULL = no such segment. kvp_task_can_take: also one
+ * of so many bytes, of an object with these copies. kvp_task_begin makes a task for the committed object, and gives its
+ * id. LIMIT: KVP_TASKS_MAX tasks are unfinished. kvp_task_find returns the tenant's task with this id; NULL = not
+ * known. kvp_tasks_tick goes on with unfinished tasks. kvp_tasks_fini frees all.
  */
 bool kvp_task_can_go_to(const kvp_evict_t *ev, const kvp_segment_t *g);
+bool kvp_task_can_take(const kvp_evict_t *ev, const kvp_segment_t *g, uint64_t bytes, const kvp_place_t *places,
+                       uint32_t n);
 kvp_err_t kvp_task_begin(kvp_evict_t *ev, uint32_t oid, uint32_t from, const uint32_t *to, uint32_t n,
                          uint64_t *id_out);
 const kvp_task_t *kvp_task_find(const kvp_evict_t *ev, uint64_t id, uint32_t tenant);

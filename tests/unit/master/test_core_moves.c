@@ -224,6 +224,36 @@ RIG_TEST_ON(test_without_room_nothing_goes, .conf = plain, .size = 2 * MIB, .siz
     assert_int_equal(count(g->c, 20, 24), 4);
 }
 
+/* Softly pinned objects go for hard-pinned ones, and for no others. */
+RIG_TEST_ON(test_soft_pins_yield_to_hard_pins_alone, .conf = plain, .size = MIB, .size_b = MIB, .mems = 2, .nodes = 1)
+{
+    Kvp__Pb__PutBegin like = KVP__PB__PUT_BEGIN__INIT;
+
+    like.pin = KVP_PIN_HARD;
+    for (uint32_t i = 0; i < 16; i++)
+        assert_int_equal(put_like(g->c, &(put_t){.key = key_name("key/", i), .len = LEN}, &like), KVP_OK);
+    begin_b(g);
+    like.pin = KVP_PIN_SOFT;
+    for (uint32_t i = 16; i < 24; i++)
+        assert_int_equal(put_like(g->c, &(put_t){.key = key_name("key/", i), .len = LEN}, &like), KVP_OK);
+    (void)drain(g->c, "a", KVP_DRAIN_BEGIN, true);
+    world_advance(g->w, 2 * SEC);
+    assert_int_equal(drain(g->c, "a", KVP_DRAIN_ASK, true).no_room, 8);
+    (void)drain(g->c, "a", KVP_DRAIN_END, false);
+    (void)drain(g->c, "a", KVP_DRAIN_BEGIN, false);
+    world_advance(g->w, 2 * SEC);
+    assert_int_equal(drain(g->c, "a", KVP_DRAIN_ASK, false).state, KVP_DRAIN_DONE);
+    assert_int_equal(count(g->c, 0, 16), 16);
+    assert_int_equal(count(g->c, 16, 24), 0);
+    (void)drain(g->c, "a", KVP_DRAIN_END, false); /* now a has room */
+    for (uint32_t i = 16; i < 24; i++)
+        assert_int_equal(put_like(g->c, &(put_t){.key = key_name("key/", i), .len = LEN}, &like), KVP_OK);
+    (void)drain(g->c, "a", KVP_DRAIN_BEGIN, false);
+    world_advance(g->w, 2 * SEC);
+    assert_int_equal(drain(g->c, "a", KVP_DRAIN_ASK, false).no_room, 8);
+    assert_int_equal(count(g->c, 0, 24), 24);
+}
+
 RIG_TEST_ON(test_copies_that_fail, .conf = plain, .size = 2 * MIB, .size_b = 2 * MIB, .mems = 2, .nodes = 1)
 {
     Kvp__Pb__DrainReply told;
