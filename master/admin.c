@@ -252,7 +252,7 @@ on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *res
     say_wrong(admin, &answer);
     kvp_jsonw_text(&answer, "version", KVP_RELEASE);
     kvp_jsonw_text(&answer, "protection", admin->protection);
-    kvp_jsonw_hex(&answer, "pool_id", admin->ident.pool_id, sizeof admin->ident.pool_id);
+    kvp_jsonw_hex(&answer, "pool_id", admin->ident.pool_id, KVP_POOL_ID_SHOWN);
     kvp_jsonw_u64(&answer, "term", admin->term);
     kvp_jsonw_text(&answer, "log", !admin->has_log ? "none" : admin->log.log_failed ? "failed" : "ok");
     kvp_jsonw_u64(&answer, "uptime_ms", admin->uptime_ms);

@@ -279,7 +279,7 @@ kvp_overview_write(kvp_jsonw_t *w, const kvp_overview_t *in)
 
     kvp_jsonw_text(w, "role", in->role);
     kvp_jsonw_text(w, "version", KVP_RELEASE);
-    kvp_jsonw_hex(w, "pool_id", in->ident->pool_id, sizeof in->ident->pool_id);
+    kvp_jsonw_hex(w, "pool_id", in->ident->pool_id, KVP_POOL_ID_SHOWN);
     kvp_jsonw_u64(w, "term", in->term);
     kvp_jsonw_u64(w, "uptime_ms", in->uptime_ms);
     kvp_jsonw_text(w, "conductor", in->conductor);

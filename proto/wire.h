@@ -15,6 +15,8 @@
 #define KVP_LIST_MAX 4096u
 #define KVP_SEGMENTS_MAX 64u
 #define KVP_NAME_MAX 128u
+/* The bytes of a pool's id that STATUS and HTTP show. The whole id proves to nodes that a master knows the peer. */
+#define KVP_POOL_ID_SHOWN 4u
 #define KVP_PATTERN_MAX 1024u
 #define KVP_REPLICAS_MAX 8u
 /* The points of a curve in Status: hit ratios of caches of 2^20 bytes and more, eight for each doubling. */

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TLS of control connections (docs/adr/0053-tls.md): what an honest client does over it, and each attack on certificates and on the
 handshake."""
+import json
 import os
 import pathlib
 import re
@@ -45,6 +46,44 @@ def test_a_token_proves_an_identity_over_tls(pool):
         assert answer.fields[16] == b"acme" and answer.fields[17] == b"writer t-writer"
     env = {**pool.certs.env(pair=("", "")), **pool.env("t-writer")}
     assert pool.kvpool("whoami", env=env).rc == 0
+
+
+def test_a_token_alone_at_nodes(pool):
+    """What docs/operations/secure.md says of it: fails if such a client does not read and write, if a monitor or a stranger finds what opens
+    the memory of nodes, or if a node goes on serving the session of a deleted token."""
+    for ident, role, tenant in (("t-reader", "reader", "acme"), ("t-other", "writer", "other"), ("t-monitor", "monitor", None)):
+        pool.token(ident, role, tenant)
+    pool.master.wait_log('read again"? tokens=4')
+    alone = {**pool.certs.env(pair=("", "")), "KVPOOL_TRANSPORTS": "tcp"}
+    roles = {ident: {**alone, **pool.env(ident)} for ident in ("t-writer", "t-reader", "t-other", "t-monitor")}
+    assert pool.kvpool("put", "a", stdin=b"bytes", env=roles["t-writer"]).rc == 0
+    assert pool.kvpool("get", "a", env=roles["t-reader"]).out == b"bytes"
+    for ident, verb, why in (("t-reader", "put", "needs the role writer"), ("t-other", "get", "no such object"), ("t-monitor", "get", "needs the role reader")):
+        got = pool.kvpool(verb, "a" if verb == "get" else "b", stdin=b"x", env=roles[ident])
+        assert got.rc == 1 and why in got.err, got
+    assert pool.kvpool("doctor", env=roles["t-writer"]).rc == 0
+
+    def attach(session):
+        raw = Raw(pool.node.listen, pool.certs.ca)
+        return raw, raw.call(w.hello(pool_id=session[7], incarnation=session[6]))
+
+    def login(raw, ident):
+        return raw.call(hello((pool.home / f"{ident}.token").read_bytes().strip())).fields
+
+    with pool.raw() as monitor, pool.raw() as reader:
+        looks, mine = login(monitor, "t-monitor"), login(reader, "t-reader")
+        assert 7 not in looks and len(mine[7]) == 16
+        shown = [json.loads(pool.master.http_get("/health")[1])["pool_id"], pool.kvpool("stat", "--json", env=roles["t-monitor"]).json["pool"]["pool_id"]]
+        assert shown == [mine[7][:4].hex()] * 2
+        raw, answer = attach({**looks, 7: mine[7][:4] + bytes(12)})
+        assert answer.err == w.INVALID and raw.is_closed()
+        raw, answer = attach(mine)
+        assert answer.err == w.OK
+        pool.delete("t-reader")
+        assert reader.is_closed(10) and raw.is_closed(10)
+        assert attach(mine)[1].err == w.FENCED
+    assert pool.kvpool("get", "a", env=roles["t-reader"]).rc == 1
+    pool.still_serves()
 
 
 def test_a_certificate_keeps_its_identity_on_the_masters_host(pool):

@@ -18,7 +18,8 @@
 
 /* Gets a value of unknown size. The get is repeated only if a larger value has replaced the value. */
 int
-kvp_cli_fetch(kvpool_t *pool, const void *key, size_t key_len, uint8_t **value_out, size_t *len_out)
+kvp_cli_fetch(kvpool_t *pool, const void *key, size_t key_len, const kvpool_opts_t *opts, uint8_t **value_out,
+              size_t *len_out)
 {
     size_t cap = VALUE_FIRST_BYTES, len = 0;
     uint8_t *value = kvp_cli_alloc(cap, 1);
@@ -31,7 +32,7 @@ kvp_cli_fetch(kvpool_t *pool, const void *key, size_t key_len, uint8_t **value_o
             if (value == NULL) return KVPOOL_NOMEM;
             cap = len;
         }
-        err = kvpool_get(pool, key, key_len, value, cap, &len, NULL);
+        err = kvpool_get(pool, key, key_len, value, cap, &len, opts);
     }
     if (err != KVPOOL_OK) {
         free(value);
@@ -73,7 +74,8 @@ kvp_cli_get(const kvp_cli_verb_t *verb, int argc, char **argv)
     if (code != KVP_EXIT_GO_ON) return code;
     code = kvp_cli_open(verb, &common, &pool);
     if (code != KVP_EXIT_DONE) return code;
-    int err = kvp_cli_fetch(pool, argv[first], strlen(argv[first]), &value, &len);
+    const kvpool_opts_t call = kvp_cli_call_opts(&common, 0);
+    int err = kvp_cli_fetch(pool, argv[first], strlen(argv[first]), &call, &value, &len);
     kvpool_free(pool);
     if (err != KVPOOL_OK) return kvp_cli_fail_key(verb, &common, argv[first], strlen(argv[first]), err);
     if (file != NULL) fd = open(file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);

@@ -177,7 +177,7 @@ static int
 read_key(walk_t *w, const found_t *key, size_t *len_out)
 {
     uint8_t *value = NULL;
-    int err = kvp_cli_fetch(w->pool, key->bytes, key->len, &value, len_out);
+    int err = kvp_cli_fetch(w->pool, key->bytes, key->len, NULL, &value, len_out);
     free(value);
     return err;
 }

@@ -18,8 +18,9 @@ int kvp_cli_one_key(const kvp_cli_verb_t *verb, int argc, int first);
 int kvp_cli_fail_key(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, const void *key, size_t len, int err);
 
 /* kvp_cli_fetch gets the value into new memory of the value's size. After KVPOOL_OK the caller frees *value_out.
- * It is defined in data.c. */
-int kvp_cli_fetch(kvpool_t *pool, const void *key, size_t key_len, uint8_t **value_out, size_t *len_out);
+ * opts may be NULL. It is defined in data.c. */
+int kvp_cli_fetch(kvpool_t *pool, const void *key, size_t key_len, const kvpool_opts_t *opts, uint8_t **value_out,
+                  size_t *len_out);
 
 /* kvp_cli_say_bytes reports the size of a moved value as JSON; without --json it prints nothing. */
 void kvp_cli_say_bytes(const kvp_cli_common_t *common, const char *key, size_t len, FILE *to);

@@ -157,7 +157,8 @@ kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         admit_peer(m, s, hello);
         reply.term = m->ctx.term;
         reply.incarnation = s->incarnation;
-        reply.pool_id = (ProtobufCBinaryData){sizeof m->ctx.conf.pool_id, m->ctx.conf.pool_id};
+        if (kvp_authrole_covers(s->rights, KVP_MAY_READ)) /* the id opens the memory of nodes */
+            reply.pool_id = (ProtobufCBinaryData){sizeof m->ctx.conf.pool_id, m->ctx.conf.pool_id};
         reply.digest_seed = m->ctx.conf.digest_seed;
         if (s->who != NULL) {
             snprintf(rights, sizeof rights, "%s %s", kvp_authrole_name(s->who->role), s->who->id);

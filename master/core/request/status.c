@@ -265,7 +265,7 @@ kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     reply.software = (char *)("kvpool " KVP_RELEASE);
     reply.protection = (char *)m->ctx.conf.protection;
     add_health(m, &health, &reply);
-    reply.pool_id = (ProtobufCBinaryData){sizeof m->ctx.conf.pool_id, m->ctx.conf.pool_id};
+    reply.pool_id = (ProtobufCBinaryData){KVP_POOL_ID_SHOWN, m->ctx.conf.pool_id};
     if (s->tenant != NULL) { /* tenants do not see one another */
         own.tenant = (char *)name_of(s->tenant);
         if (s->tenant->ratio != NULL) own.asked = add_asked(m, s->tenant->ratio, &of_tenant);
