@@ -7,6 +7,9 @@ import re
 import signal
 import subprocess
 
+import pytest
+
+import rawwire as w
 from clients import free_ports
 from conftest import BUILD, ROOT, SLOW, _die_with_parent, ask_http, wait_until
 from standby import needs_etcd
@@ -17,7 +20,7 @@ pytestmark = needs_etcd
 class Example:
     """The script as it runs in `home`/example, and what it has started."""
 
-    def __init__(self, bench):
+    def __init__(self, bench, *args):
         self.dir = pathlib.Path(bench.home) / "example"
         self.dir.mkdir()
         ports = [str(p) for p in free_ports(12)]
@@ -27,7 +30,7 @@ class Example:
         self.masters, self.http = ([f"127.0.0.1:{p}" for p in some] for some in (ports[:3], ports[3:6]))
         self.out = pathlib.Path(bench.home) / "example.out"
         with self.out.open("w") as out:
-            self.proc = subprocess.Popen([ROOT / "deploy" / "three-masters" / "start"], env=env, stdin=subprocess.DEVNULL,
+            self.proc = subprocess.Popen([ROOT / "deploy" / "three-masters" / "start", *args], env=env, stdin=subprocess.DEVNULL,
                                          stdout=out, stderr=out, preexec_fn=_die_with_parent)
 
     def running(self):
@@ -80,16 +83,27 @@ def test_three_masters_without_programs_or_a_folder(bench):
         assert r.returncode == 1 and f"start: {said}" in r.stderr, r
 
 
-def test_three_masters_example(bench):
+@pytest.mark.parametrize("args", [[], ["--tls"]], ids=["plain", "tls"])
+def test_three_masters_example(bench, args):
     """Fails if the example does not come up, does not store, does not find a key before and after the leader is killed, or leaves a program;
-    or if the next leader's first screens say what is not so: that a node is drained, or that memory is in quarantine.
+    or if the next leader's first screens say what is not so: that a node is drained, or that memory is in quarantine. With --tls: if a master
+    accepts a connection without, or if the commands that the script shows lack what it needs.
     """
-    example = Example(bench)
+    example = Example(bench, *args)
     bench.daemons.append(example)
     wait_until(lambda: "\nready:" in "\n" + example.out.read_text() or example.proc.poll() is not None, 20, "the example to be ready")
     assert example.proc.poll() is None
     assert len(example.running()) == 8
     masters = ",".join(example.masters)
+    if args:
+        for at in example.masters:
+            with w.Raw(at) as raw:
+                assert "accepts only TLS" in raw.call(w.hello()).detail
+        shown = dict(re.findall(r"(KVPOOL_TLS_[A-Z]+)=(\S+)", example.out.read_text()))
+        plain = bench.env
+        bench.env = lambda **extra: plain(**{**shown, **extra})
+        who = bench.run("kvpool", "whoami", "--json", "--master", masters).json
+        assert len(shown) == 3 and who["role"] == "admin" and re.fullmatch("[0-9a-f]{32}", who["id"]), who  # proved by the certificate
     assert bench.run("kvpool", "put", "--master", masters, "greeting", stdin=b"hello").rc == 0
     for is_killed in (False, True):
         if is_killed:
