@@ -128,6 +128,16 @@ kvp_admin_init(kvp_admin_t *admin)
                                          &admin->core.get_misses_by[cause]);
         if (err != KVP_OK) goto fail;
     }
+    for (size_t i = 0; i < KVP_DENIALS_N; i++) {
+#define DENIAL_LABEL(name) "reason=\"" #name "\"",
+        static const char *const labels[] = {KVP_SERVER_DENIALS(DENIAL_LABEL)};
+#undef DENIAL_LABEL
+
+        err = kvp_metrics_counter_fn(admin->metrics, "kvpool_master_denied_total", labels[i],
+                                     "peers and requests that were refused for their identity", read_u64,
+                                     &admin->shell.denied[i]);
+        if (err != KVP_OK) goto fail;
+    }
     const struct {
         const char *name, *help;
         kvp_histogram_t **to;

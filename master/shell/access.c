@@ -50,6 +50,16 @@ write_audit(kvp_server_conn_t *conn, uint8_t opcode, const char *object, const c
     kvp_authn_audit(conn->who, from, name == NULL ? number : name, object, tenant, err, why);
 }
 
+/* who: NULL = the peer has no identity. */
+static void
+count_denial(kvp_server_t *server, const kvp_identity_t *who, kvp_err_t err)
+{
+    if (err == KVP_OK) return;
+    server->stats.denied[err == KVP_EXPIRED                            ? KVP_DENIED_expired
+                         : who == NULL || who->role == KVP_MAY_NOTHING ? KVP_DENIED_identity
+                                                                       : KVP_DENIED_role]++;
+}
+
 static void
 drop_parted(kvp_server_t *server, uint32_t i)
 {
@@ -63,6 +73,7 @@ write_parted(kvp_server_t *server)
 {
     const kvp_server_parted_t *p = &server->parted[0];
 
+    count_denial(server, NULL, KVP_DENIED);
     kvp_authn_audit(NULL, p->from, op_names[KVP_OP_HELLO], p->name, "", KVP_DENIED, p->why);
     drop_parted(server, 0);
 }
@@ -98,10 +109,12 @@ kvp_server_note_audit(kvp_server_t *server, const kvp_master_audit_t *audit)
     kvp_server_conn_t *conn = kvp_server_find_conn(server, audit->conn);
 
     if (conn == NULL || server->conf.authn == NULL) return;
-    if (audit->goes_on)
+    if (audit->goes_on) {
         keep_parted(server, conn, audit);
-    else
+    } else {
+        count_denial(server, conn->who, audit->err);
         write_audit(conn, audit->opcode, audit->object, audit->tenant, audit->err, audit->why);
+    }
 }
 
 /* Finds the identity of the peer that sent the token, and keeps it with the connection. */
@@ -125,6 +138,7 @@ refuse_conn(kvp_server_conn_t *conn, const kvp_frame_t *frame, kvp_err_t err, co
     Kvp__Pb__Reply msg = KVP__PB__REPLY__INIT;
     kvp_buf_t out;
 
+    count_denial(conn->server, conn->who, err);
     write_audit(conn, frame->hdr.opcode, "", conn->who->name, err, why);
     msg.err = err; /* the answers to FOLLOW and SWITCH begin with these fields, too */
     msg.detail = (char *)why;

@@ -373,6 +373,7 @@ on_handshakes(uv_async_t *async)
 
     while (server->handshakes != NULL && kvp_handshakes_take(server->handshakes, &ended)) {
         if (ended.err != KVP_OK) server->stats.tls_failures++;
+        if (ended.err != KVP_OK) server->stats.denied[KVP_DENIED_tls]++;
         if (ended.err != KVP_OK && server->conf.authn != NULL)
             kvp_authn_audit(&ended.who, ended.peer, "TLS", "", ended.who.name, ended.err, ended.why);
         kvp_server_open_conn(server, ended.fd, false, ended.tls, ended.err != KVP_OK);

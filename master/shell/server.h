@@ -76,10 +76,21 @@ typedef struct {
     X(step_close_longest_ns, "longest step of the core for a connection's end (gauge)")                                \
     X(step_run_longest_ns, "longest that the loop's thread ran in a step of the core (gauge)")
 
+/* Why a peer was refused: no known identity, an identity that has ended, a role, tenant or name that may not do this,
+ * and a handshake of TLS that failed. */
+#define KVP_SERVER_DENIALS(X) X(identity) X(expired) X(role) X(tls)
+typedef enum {
+#define KVP_SERVER_DENIAL(name) KVP_DENIED_##name,
+    KVP_SERVER_DENIALS(KVP_SERVER_DENIAL)
+#undef KVP_SERVER_DENIAL
+        KVP_DENIALS_N
+} kvp_server_denial_t;
+
 typedef struct {
 #define KVP_SERVER_STAT_FIELD(name, help) uint64_t name;
     KVP_SERVER_STATS(KVP_SERVER_STAT_FIELD)
 #undef KVP_SERVER_STAT_FIELD
+    uint64_t denied[KVP_DENIALS_N];
 } kvp_server_stats_t;
 
 /* kvp_server_create binds the TCP address and, if it can, the Unix socket; nothing is accepted yet. Errors are those

@@ -237,6 +237,34 @@ def test_a_revoked_certificate_is_refused(bench):
     pool.attack("who=[0-9a-f]+ role=none tenant=acme .*what=TLS result=DENIED.*revoked", lambda: handshake(pool, gone))
 
 
+def test_refusals_are_counted_by_reason(pool):
+    def counts():
+        return {m[1]: int(m[2]) for m in re.finditer(r'^kvpool_master_denied_total{reason="(\w+)"} (\d+)', pool.master.http_get("/metrics")[1], re.M)}
+
+    before = counts()
+    assert set(before) == {"identity", "expired", "role", "tls"}
+    assert handshake(pool, None) == DENIED
+    for say in (w.frame(SWITCH, w.pack((1, 1))), hello(tenant="other"), hello(role=w.NODE, name="acme")):
+        assert handshake(pool, pool.certs.pair("writer", "acme"), say) == DENIED
+    handshake(pool, Certs(pool.bench, "other").pair("writer", "acme"))
+    assert pool.kvpool("bump").rc == 1
+    wait_until(lambda: {reason: n - before[reason] for reason, n in counts().items()} == {"identity": 1, "expired": 0, "role": 4, "tls": 1})
+    pool.token("t-short", "reader", "acme", ttl="1s")
+    short = {**pool.certs.env(pair=("", "")), **pool.env("t-short")}
+    wait_until(lambda: "EXPIRED" in pool.kvpool("whoami", env=short).err)
+    assert counts()["expired"] > before["expired"]
+
+
+def test_doctor_names_a_node_without_tls(pool):
+    """A node on the master's host can join over the Unix socket, and clients with TLS then do not reach it by TCP."""
+    certs, pool.bench.certs = pool.bench.certs, None
+    node = pool.bench.node(pool.master, "n2", "16MiB")
+    pool.bench.certs = certs
+    got = pool.kvpool("doctor", env={**certs.env("writer"), "KVPOOL_TRANSPORTS": "tcp"})
+    assert re.search("node n2 at .* is not reached by tcp", got.text) and "kvpool cert node n2" in got.text and "firewall" not in got.text, got
+    node.wait_log("this node has no --tls-cert")
+
+
 # ---- the handshake
 def test_plain_frames_at_a_tls_port_get_the_reason(pool):
     def try_it():

@@ -18,7 +18,8 @@ check_identity(const kvp_identity_t *who)
     check(memchr(who->name, '\0', sizeof who->name) != NULL);
     check(memchr(who->id, '\0', sizeof who->id) != NULL);
     check(memchr(who->cluster, '\0', sizeof who->cluster) != NULL);
-    check(who->role <= KVP_IS_CONDUCTOR);
+    check(memchr(who->node, '\0', sizeof who->node) != NULL);
+    check(who->role <= KVP_IS_ENGINE && (who->role != KVP_IS_ENGINE || who->node[0] != '\0'));
 }
 
 static void

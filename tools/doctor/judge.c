@@ -313,9 +313,16 @@ judge_master(judge_t *j)
                     KVP_DOCTOR_NODES_MAX);
 }
 
+static bool
+has_tls(const char *protection)
+{
+    return strncmp(protection, "control tls", strlen("control tls")) == 0;
+}
+
 /* Sets the suggested fix of a finding: a probe of the node by the transport `name` failed with err. */
 static void
-fix_probe(kvp_doctor_finding_t *it, const kvp_doctor_node_t *node, const char *name, int err)
+fix_probe(kvp_doctor_finding_t *it, const kvp_doctor_facts_t *f, const kvp_doctor_node_t *node, const char *name,
+          int err)
 {
     if (strcmp(name, "shm") == 0)
         set_fix(it, "make sure that the node runs on this host, under this user or a trusted one (KVPOOL_TRUST_UID), "
@@ -328,6 +335,11 @@ fix_probe(kvp_doctor_finding_t *it, const kvp_doctor_node_t *node, const char *n
                 "interfaces), and that both interfaces have the same MTU: compare `kvpool doctor` there; choose other "
                 "devices by --rdma-device and KVPOOL_RDMA_DEVICE",
                 node->addr);
+    else if (has_tls(f->protection) && !has_tls(node->protection))
+        set_fix(it,
+                "start the node with a certificate (`kvpool cert node %s`; --tls-ca, --tls-cert, --tls-key): the "
+                "master has TLS and the node has none",
+                node->name);
     else
         set_fix(it,
                 "make sure that %s can be reached from here (firewall, routes, --listen of the node) and that the node "
@@ -406,7 +418,7 @@ judge_probe(judge_t *j, const kvp_doctor_node_t *node, const char *name, const k
     say_finding(it, "", "node %s at %s is not reached by %s: %s of %u bytes: %s (%s)", node->name, node->addr, name,
                 probe->err != KVPOOL_OK ? "a put" : "a get", KVP_DOCTOR_PROBE_BYTES, kvp_err_text(err),
                 kvp_err_name(err));
-    fix_probe(it, node, name, err);
+    fix_probe(it, j->f, node, name, err);
 }
 
 /* Returns whether a pool can be opened as configured. If not, judge_transports reports this once, instead of once

@@ -301,6 +301,10 @@ TEST_WITH(test_probes, all_is_well, NULL)
     probe = &nodes[1].probes[TCP];
     probe->get_err = probe->small_err = KVPOOL_DEADLINE;
     assert_finding(KVP_DOCTOR_ERROR, "node_unreachable", "by tcp: a get of 65536 bytes", "firewall");
+    snprintf(facts.protection, sizeof facts.protection, "control tls, http loopback");
+    assert_finding(KVP_DOCTOR_ERROR, "node_unreachable", "by tcp", "--tls-cert");
+    snprintf(nodes[1].protection, sizeof nodes[1].protection, "control tls, http closed, data loopback");
+    assert_finding(KVP_DOCTOR_ERROR, "node_unreachable", "by tcp", "firewall");
     all_is_well(state);
     probe = &nodes[0].probes[SHM];
     probe->err = probe->small_err = KVPOOL_NODE_LOST;
