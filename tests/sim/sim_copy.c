@@ -345,11 +345,14 @@ is_other_copy(const grant_t *g, const grant_t *other)
     return other != g && other->version == g->version && kvp_digest_eq(other->digest, g->digest);
 }
 
-/* The master serves it, and has not heard yet whether its memory is gone. */
+/* The master serves it, though the answer to its commit may still wait, and has not heard yet whether its memory is
+ * gone. */
 static bool
-is_seen(const grant_t *g)
+is_seen(sim_t *s, const grant_t *g)
 {
-    return g->mem->conn != 0 && g->is_committed && !g->is_retired && !g->is_lost;
+    const bool is_taken = g->is_committed || (g->is_commit_asked && master_has_place(s, g->digest, g->generation));
+
+    return g->mem->conn != 0 && is_taken && !g->is_retired && !g->is_lost;
 }
 
 void
@@ -397,7 +400,7 @@ note_dropped(sim_t *s, const mem_t *mem)
     if (!s->plan->has_moves || master_is_elder(s)) return;
     for (const grant_t *g; (g = grant_next(mem, &chunk, &slot)) != NULL;)
         for (known_t *k = known_first(s, g->digest); k != NULL; k = known_next(k, g->digest))
-            if (is_other_copy(g, k->grant) && is_seen(g) && grant_is_served_for_ever(k->grant))
+            if (is_other_copy(g, k->grant) && is_seen(s, g) && grant_is_served_for_ever(k->grant))
                 k->grant->is_dropped |= !master_has_place(s, g->digest, k->grant->generation);
 }
 
@@ -486,8 +489,8 @@ copy_retires(sim_t *s, grant_t *g)
     if (!s->plan->has_moves || g->is_retired || !grant_is_served_for_ever(g)) return false;
     for (known_t *k = known_first(s, g->digest); k != NULL; k = known_next(k, g->digest)) {
         if (!is_other_copy(g, k->grant)) continue;
-        g->is_moved |= grant_is_served_for_ever(k->grant) || is_seen(k->grant);
-        is_reachable |= is_seen(k->grant);
+        g->is_moved |= grant_is_served_for_ever(k->grant) || is_seen(s, k->grant);
+        is_reachable |= is_seen(s, k->grant);
     }
     g->is_moved |= g->is_dropped;
     if (!g->is_moved) g->is_moved = is_reachable = is_kept_elsewhere(s, g);

@@ -177,10 +177,27 @@ add_move_faults(plan_t *plan, rng_t *rng)
     if (plan->has_standby && rng_chance(rng, 200)) (void)plan_add(plan, CHOICE_SUCCEED, rng_log(rng, 20 * MS, SEC));
 }
 
+/* Some drains, before which a reader stops with what it holds, and during which connections break: a copy that leaves
+ * is named again while the other one is away (LEAVING_NAMED). */
+static void
+add_held_moves(plan_t *plan, rng_t *rng)
+{
+    uint64_t at_ns = rng_log(rng, 5 * MS, 50 * MS);
+
+    for (uint32_t n = (uint32_t)rng_between(rng, 2, 4); n > 0; n--) {
+        (void)plan_add(plan, CHOICE_STOP_CLIENT, at_ns - rng_log(rng, 50 * US, 2 * MS));
+        (void)plan_add(plan, CHOICE_DRAIN, at_ns);
+        for (uint32_t i = (uint32_t)rng_between(rng, 2, 5); i > 0; i--)
+            (void)plan_add(plan, CHOICE_CUT_CONN, at_ns + rng_log(rng, 500 * US, 20 * MS));
+        at_ns += rng_log(rng, 2 * MS, 60 * MS);
+    }
+}
+
 void
 plan_make_moves(plan_t *plan)
 {
     rng_t rng = rng_fork(plan->seed, 1, PROFILE_MOVES);
+    const bool is_held = plan->seed % 4 == 2 && plan->seed % 16 != 6; /* as for has_hot */
     uint32_t calls = (uint32_t)rng_between(&rng, 20, 80);
 
     plan->has_moves = true;
@@ -201,9 +218,16 @@ plan_make_moves(plan_t *plan)
     plan->late_per_mille = rng_chance(&rng, 300) ? 50 : 2;
     plan->replicas_max = rng_chance(&rng, 200) ? 2 : 1;
     plan->locations = rng_chance(&rng, 500) ? 0 : 16;
+    if (is_held) {
+        plan->nodes = plan->clients = 2;
+        plan->has_room = true;
+        plan->has_tiers = false;
+        plan->replicas_max = 1;
+        plan->locations = 0;
+    }
     plan_make_room(plan, calls);
     plan_add_calls(plan, &rng, calls, rng_log(&rng, MS, 60 * MS));
-    add_move_faults(plan, &rng);
+    (is_held ? add_held_moves : add_move_faults)(plan, &rng);
     plan->has_hot = plan->seed % 4 == 3; /* the other plans keep their histories, and docs/TESTING.md its seeds */
 }
 
