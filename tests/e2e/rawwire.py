@@ -242,7 +242,9 @@ class MountedNode:
         self.thread.start()
 
     def _done(self, order):
-        """Says that an order is carried out."""
+        """Says that an order is carried out. One-way messages have no answer."""
+        if order.flags & ONEWAY:
+            return
         n = order.fields.get(1, 0) if order.opcode == RETIRE else 0
         self.raw.send(frame(order.opcode, pack((3, n)), bytes([DEAD | FREE]) * n, REPLY, order.request_id))
 

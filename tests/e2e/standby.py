@@ -143,7 +143,7 @@ class Masters:
         roles = self.roles()
         return roles.index("leader") if "leader" in roles else None
 
-    def wait_leader(self, timeout=15, other_than=None):
+    def wait_leader(self, timeout=30, other_than=None):
         def found():
             roles = self.roles()
             return next((i + 1 for i, role in enumerate(roles) if role == "leader" and i != other_than), 0)

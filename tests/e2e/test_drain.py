@@ -316,7 +316,8 @@ def test_one_object_is_copied_and_moved(pool):
     got = pool.kvpool("copy", "long", "small")
     assert got.rc == 1 and "smaller than the object" in got.err, got
     next(n for n in pool.nodes if n.name == at).kill9()
-    assert pool.get("k").out == b"x" * 100_000
+    got = pool.get("k", "--deadline", "20s")
+    assert got.out == b"x" * 100_000, got
     silent = next(n for n in pool.nodes if n.name not in places() | {at})
     silent.freeze()
     got = pool.kvpool("copy", "k", silent.name, timeout=30 * SLOW)

@@ -155,6 +155,7 @@ def test_options_that_are_none(bench):
         assert r.rc == 1 and why in r.err, r
 
 
+@pytest.mark.limit(180)
 def test_a_subscriber_that_stands_still(make_pool, bench):
     """Fails if the master waits for one that does not read, keeps all that it does not read, or that one is not told that it missed something, or cannot
     catch up."""

@@ -759,7 +759,7 @@ def test_slow_clients_are_cut_off(site, sent):
             c.request("POST", "/v1/completions", json.dumps({**BODY, "stream": False}))
             assert c.getresponse().read() and time.monotonic() - begun < 5 * SLOW
             time.sleep(0.1)
-    assert time.monotonic() - begun > 0.9 and proxy.counter("open") == 0 and len(a.asked) > 5
+    assert time.monotonic() - begun > 0.9 and proxy.counter("open") == 0 and len(a.asked) > 2
     c.close()
 
 
