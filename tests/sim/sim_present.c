@@ -12,6 +12,7 @@ hold_version(sim_t *s, uint32_t tenant, hold_t *h, const kvp_wire_present_t *rec
     for (known_t *k = known_first(s, rec->digest); k != NULL; k = known_next(k, rec->digest)) {
         if (k->grant->tenant != tenant || k->grant->version != rec->version || !grant_is_served_for_ever(k->grant))
             continue;
+        if (k->grant->is_dropped) continue; /* its order to retire waits for its node: the other copy is held */
         h->grants[h->grants_n++] = k->grant;
         k->grant->holds++;
     }
