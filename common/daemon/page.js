@@ -28,7 +28,9 @@ async function get(path, body) {
   const answer = await fetch(path, {signal: AbortSignal.timeout(5000), headers: token ? {Authorization: `Bearer ${token}`} : {},
     ...(body && {method: "POST", body: JSON.stringify(body)})});
   const told = await answer.json();
-  if (answer.status === 401 || answer.status === 403) askToken(told.error);
+  /* a refusal of an earlier token is late */
+  const isRefused = answer.status === 401 || answer.status === 403;
+  if (isRefused && token === sessionStorage.getItem("token")) askToken(told.error);
   if (!answer.ok) throw new Error(told.error || answer.statusText);
   return told;
 }

@@ -9,6 +9,8 @@ import re
 import socket
 import time
 
+import pytest
+
 from clients import Shell, figures, free_ports
 from conftest import SLOW, wait_until
 from kvevents import Follower
