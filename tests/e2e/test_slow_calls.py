@@ -10,7 +10,7 @@ from clients import Shell
 from conftest import read_log_line, wait_until
 from standby import Masters, needs_etcd
 
-STOPPED_S = 0.8
+STOPPED_S = 2
 SLOW_MS = 500  # of that, what must be found; the rest is for the start of the command
 
 
@@ -23,10 +23,10 @@ def counted(master):
     return int(re.search(r"^kvpool_master_slow_calls_total (\d+)", master.http_get("/metrics")[1], re.M).group(1))
 
 
-def while_stopped(daemon, call, seconds=STOPPED_S):
-    """The result of call(), during whose first `seconds` the daemon is stopped."""
+def while_stopped(daemon, call):
+    """The result of call(), during whose first STOPPED_S the daemon is stopped."""
     daemon.freeze()
-    timer = threading.Timer(seconds, daemon.thaw)
+    timer = threading.Timer(STOPPED_S, daemon.thaw)
     timer.start()
     try:
         return call()
@@ -62,7 +62,7 @@ def test_get_that_waits_for_a_node(pool):
     assert pool.put("key", b"x" * 1000).rc == 0
     env = {"KVPOOL_TRANSPORTS": "tcp", "KVPOOL_SLOW_CALL": "100ms"}
     assert pool.kvpool("get", "key", env={**env, "KVPOOL_SLOW_CALL": "1m"}).rc == 0
-    r = while_stopped(pool.nodes[0], lambda: pool.kvpool("get", "--deadline", "20s", "key", env=env), seconds=2)
+    r = while_stopped(pool.nodes[0], lambda: pool.kvpool("get", "--deadline", "20s", "key", env=env))
     assert r.rc == 0 and r.out == b"x" * 1000, r
     [line] = slow_lines(r.err, "client")
     assert line["call"] == "get" and int(line["node_ms"]) >= SLOW_MS and int(line["copy_ms"]) < 100, line
