@@ -17,6 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 import kvpool
 
 from . import _origin
+from ._drain_jobs import BAD_REQUEST, NO_SEGMENT, DrainJobs, RefusedError
 
 _AT_ONCE = 16
 _CONNECTIONS = 256
@@ -25,10 +26,11 @@ _PATIENCE_S = 5
 _PAGE_KEYS = 1000
 _BODY_MAX = 65536
 _STATUS = {"up": "OK", "draining": "DRAINING", "lost": "UNMOUNTING"}  # of a segment, in the reference's words
+_STATUS_NUMBERS = ("UNDEFINED", "OK", "DRAINING", "DRAINED", "GRACEFULLY_UNMOUNTING", "UNMOUNTING")
 _TEXT = "text/plain; charset=utf-8"
 # Who may ask, if the pool has tokens; monitor for the other paths. The master decides about its figures itself.
 _ROLES = {"/health": "", "/metrics": "", "/get_all_keys": "reader", "/query_key": "reader", "/batch_query_keys": "reader",
-          "/api/v1/remove_all": "writer"}
+          "/api/v1/remove_all": "writer", "/api/v1/drain_jobs": "admin", "/api/v1/drain_jobs/cancel": "admin"}
 
 log = logging.getLogger("mooncake.master")
 
@@ -44,6 +46,11 @@ class _AwayError(Exception):
 def _lines(entries):
     """The next page of keys, a line each; b"" where there are no more."""
     return b"".join(key + b"\n" for key, _ in itertools.islice(entries, _PAGE_KEYS))
+
+
+def _status(node):
+    """The reference's word for the state of a node, as kvpool_stat has it."""
+    return "DRAINED" if node["drain"] == "done" and node["state"] == "draining" else _STATUS.get(node["state"], "UNDEFINED")
 
 
 def _told(key, place, nodes):
@@ -87,6 +94,8 @@ class _Handler(BaseHTTPRequestHandler):
             "/batch_query_keys": self._batch_query_keys, "/health": self._health, "/metrics": self._metrics,
             "/metrics/summary": self._summary, "/role": lambda q: self._text(self._who()),
             "/leader": self._leader, "/ha_status": self._ha_status, "/kv_events/status": self._kv_events, "/query_segment": self._query_segment, "/get_segments_detail": self._segments_detail,
+            "/api/v1/segments/status": self._segment_status,
+            "/api/v1/drain_jobs/query": lambda q: self._json(self.server.drain_jobs.query(q.get("job_id", [""])[0])),
         })
 
     def do_HEAD(self):
@@ -98,8 +107,11 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Transfer-Encoding") or not is_number or int(length) > _BODY_MAX:
             self._bad()
             return
-        self.rfile.read(int(length))  # nobody looks at it
-        self._answer({"/api/v1/remove_all": self._remove_all})
+        body = self.rfile.read(int(length))
+        self._answer({
+            "/api/v1/remove_all": self._remove_all, "/api/v1/drain_jobs": lambda q: self._json(self.server.drain_jobs.create(body)),
+            "/api/v1/drain_jobs/cancel": lambda q: self._json(self.server.drain_jobs.cancel(q.get("job_id", [""])[0])),
+        })
 
     def _answer(self, paths):
         why = _origin.refusal(self.headers, _origin.is_loopback(self.server.server_address[0]))
@@ -119,27 +131,15 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             known(parse_qs(url.query))
+        except RefusedError as e:
+            self._json({"success": False, "error_code": e.code, "error_message": str(e)}, e.status)
         except (kvpool.Error, _BusyError, _AwayError) as e:
             self.close_connection = True
             self._json({"success": False, "error_message": str(e)}, 503)
 
-    @contextlib.contextmanager
-    def _turn(self):
-        """To ask the pool, and not to write what it said."""
-        if not self.server.turns.acquire(timeout=_PATIENCE_S):
-            raise _BusyError("too many ask at once")
-        try:
-            yield
-        finally:
-            self.server.turns.release()
-
     def _page(self, entries):
-        with self._turn():
+        with self.server.turn():
             return _lines(entries)
-
-    def _stat(self):
-        with self._turn():
-            return self.server.pool.stat(deadline=_PATIENCE_S)
 
     def _text(self, text, status=200):
         self._body(text.encode(), _TEXT, status)
@@ -188,30 +188,35 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         socket.close(self.connection.detach())
 
-    def _segments(self):
-        return self._stat().get("segments", [])
-
     def _all_segments(self, query):
-        self._text("".join(f"{node['node']}\n" for node in self._segments()))
+        self._text("".join(f"{node['node']}\n" for node in self.server.segments()))
 
     def _query_segment(self, query):
         """By the name that /get_all_segments has, or by "host:port"."""
         name = query.get("segment", [""])[0]
-        found = [node for node in self._segments() if name in (node["node"], node["addr"])]
+        found = [node for node in self.server.segments() if name in (node["node"], node["addr"])]
         if found:
             self._text(f"{name}\nUsed(bytes): {found[0]['used_bytes']}\nCapacity(bytes) : {found[0]['size_bytes']}\n")
         else:
             self._text("Failed to query segment\n", 404)
+
+    def _segment_status(self, query):
+        name = query.get("segment", [""])[0]
+        found = [_status(node) for node in self.server.segments() if name in (node["node"], node["addr"])]
+        if not found:
+            raise RefusedError(NO_SEGMENT if name else BAD_REQUEST, "SEGMENT_NOT_FOUND" if name else "Missing segment query parameter")
+        self._json({"success": True, "segment": name, "status": _STATUS_NUMBERS.index(found[0]), "status_name": found[0],
+                    "error_code": 0, "error_message": ""})
 
     def _segments_detail(self, query):
         """Addresses in a node's memory and its client's id are nothing that others could use here: they are empty."""
         segments = [{
             "segment_name": node["node"], "segment_id": f"{node['segment_id']:016x}", "client_id": "", "base_address": "0x0",
             "size_bytes": node["size_bytes"], "size_human": f"{node['size_bytes'] / 2**30:g} GiB", "te_endpoint": node["addr"],
-            "protocol": node["offers"], "status": _STATUS.get(node["state"], "UNDEFINED"),
+            "protocol": node["offers"], "status": _status(node),
             "allocator_used_bytes": node["used_bytes"], "allocator_capacity_bytes": node["size_bytes"],
             "allocator_usage_percent": 100 * node["used_bytes"] / max(node["size_bytes"], 1),
-        } for node in self._segments()]
+        } for node in self.server.segments()]
         self._json({"total_segments": len(segments), "segments": segments})
 
     def _who(self):
@@ -222,7 +227,7 @@ class _Handler(BaseHTTPRequestHandler):
         """(role, what the reference calls it): a leader serves where the pool answers."""
         role = self._who()
         if role == "leader":
-            self._stat()
+            self.server.stat()
         return role, "serving" if role == "leader" else role
 
     def _leader(self, query):
@@ -236,7 +241,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _nodes(self):
         """segment_id -> "host:port", also of SSD tiers, which are named as their nodes with /ssd behind it."""
-        stat = self._stat()
+        stat = self.server.stat()
         at = {node["node"] + "/ssd": node["addr"] for node in stat["segments"]}
         return {**{node["segment_id"]: node["addr"] for node in stat["segments"]},
                 **{tier["segment_id"]: at.get(tier["node"], "") for tier in stat["tiers"]}}
@@ -244,7 +249,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _found(self, keys):
         """What is told of each key."""
         nodes = self._nodes()
-        with self._turn():
+        with self.server.turn():
             places = self.server.pool._raw.batch_locate(keys, _PATIENCE_S * 1000, 0)
         return [_told(key, place, nodes) for key, place in zip(keys, places)]
 
@@ -283,10 +288,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._body(f"{e}\n".encode(), _TEXT, 503)
 
     def _summary(self, query):
-        self._text(json.dumps(self._stat()) + "\n")
+        self._text(json.dumps(self.server.stat()) + "\n")
 
     def _remove_all(self, query):
-        with self._turn():
+        with self.server.turn():
             removed, _ = self.server.pool.remove_all(force=query.get("force", ["false"])[0] == "true", deadline=_PATIENCE_S)
         self._json({"success": True, "removed_count": removed})
 
@@ -308,6 +313,7 @@ class Admin(ThreadingHTTPServer):
         self.metrics_at, self.tokens = metrics_at, tokens
         self.turns = threading.BoundedSemaphore(_AT_ONCE)
         self.rooms = threading.BoundedSemaphore(_CONNECTIONS)
+        self.drain_jobs = DrainJobs(self._drain, self.segments)
 
     @property
     def pool(self):
@@ -315,6 +321,27 @@ class Admin(ThreadingHTTPServer):
             if self._pool is None:
                 self._pool = self._open()
             return self._pool
+
+    @contextlib.contextmanager
+    def turn(self):
+        """To ask the pool, and not to write what it said."""
+        if not self.turns.acquire(timeout=_PATIENCE_S):
+            raise _BusyError("too many ask at once")
+        try:
+            yield
+        finally:
+            self.turns.release()
+
+    def stat(self):
+        with self.turn():
+            return self.pool.stat(deadline=_PATIENCE_S)
+
+    def segments(self):
+        return self.stat().get("segments", [])
+
+    def _drain(self, node, what):
+        with self.turn():
+            return self.pool._raw.drain(node, what, _PATIENCE_S * 1000)
 
     def process_request(self, request, client_address):
         if not self.rooms.acquire(blocking=False):

@@ -539,6 +539,24 @@ pool_explain(kvpy_pool_t *self, PyObject *args)
     return ask_json(self, &key, opts);
 }
 
+/* drain(node, what, deadline_ms) -> 0 or an error number; what is one of KVPOOL_DRAIN_* */
+static PyObject *
+pool_drain(kvpy_pool_t *self, PyObject *args)
+{
+    kvpool_opts_t opts = {.struct_size = sizeof opts};
+    kvpool_drain_t drain = {.struct_size = sizeof drain};
+    size_t len;
+    int err;
+
+    if (!kvpy_check(self) ||
+        !PyArg_ParseTuple(args, "sO&O&", &drain.node, kvpy_u32, &drain.what, kvpy_u32, &opts.deadline_ms))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_drain(self->pool, &drain, NULL, 0, &len, &opts);
+    Py_END_ALLOW_THREADS
+    return number_or_code(self, err == KVPOOL_BUFFER_SMALL ? KVPOOL_OK : err); /* the progress is not read */
+}
+
 /* ---- tasks */
 /* task_begin(key, from_segment, (segment, ...), deadline_ms) -> the task's id, or an error number */
 static PyObject *
@@ -615,6 +633,7 @@ static PyMethodDef methods[] = {
     PLAIN(bump),
     PLAIN(stat),
     PLAIN(explain),
+    PLAIN(drain),
     PLAIN(task_begin),
     PLAIN(task_ask),
     FAST(batch_put),

@@ -262,6 +262,61 @@ def test_paths_for_people(master, programs):  # noqa: F811
     heads_are_as_gets(metrics)
 
 
+def test_drain_jobs(master, programs):  # noqa: F811
+    """Fails if a drain job loses an object, does not end, is not ended by a cancel, or if a request that names no job, no segment or
+    nonsense has an effect or another answer than the reference's.
+    """
+    _, rpc, metrics = master()
+    names = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    for name in names:
+        programs("mooncake_client", "--master_server_address", f"127.0.0.1:{rpc}", "--host", "127.0.0.1", "--port", name.split(":")[1],
+                 "--protocol", "tcp", "--global_segment_size", "64MB")
+
+    def ask(path, body=None):
+        status, text = fetch(metrics, f"/api/v1/{path}", "GET" if body is None else "POST", body or None)
+        return status, json.loads(text)
+
+    def state_of(name):
+        return ask(f"segments/status?segment={name}")[1].get("status_name")
+
+    wait_until(lambda: [state_of(name) for name in names] == ["OK"] * 2, 20, "two nodes")
+    store = make(f"127.0.0.1:{rpc}")
+    assert [store.put(f"k{i}", b"v" * 100000) for i in range(100)] == [0] * 100
+    for body in (b"x", b"[]", b"{}", b'{"segments":[]}', b'{"segments":[1]}', b'{"segments":"x"}', b"[" * 60000,
+                 json.dumps({"segments": names[:1], "target_segments": names[1:]}).encode()):
+        status, said = ask("drain_jobs", body)
+        assert status == 400 and said["error_code"] == -600 and said["error_message"], (body[:20], said)
+    status, said = ask("drain_jobs", json.dumps({"segments": [names[0], "nosuch"]}).encode())
+    assert status == 404 and said["error_code"] == -101
+    assert [state_of(name) for name in names] == ["OK"] * 2
+    for path, body, status, code in (("drain_jobs/query?job_id=1-2", None, 404, -1402), ("drain_jobs/query", None, 400, -600),
+                                     ("drain_jobs/cancel?job_id=1-2", b" ", 404, -1402), ("drain_jobs/cancel", b" ", 400, -600),
+                                     ("segments/status?segment=nosuch", None, 404, -101), ("segments/status", None, 400, -600)):
+        assert (lambda told: (told[0], told[1]["error_code"]))(ask(path, body)) == (status, code), path
+
+    def drained(name):
+        status, said = ask("drain_jobs", json.dumps({"segments": [name], "target_segments": [], "max_concurrency": 4}).encode())
+        assert status == 200 and said["success"] and said["status"] == "CREATED"
+        return said["job_id"]
+
+    job = drained(names[0])
+    told = wait_until(lambda: (lambda told: told[1] if told[1]["status_name"] != "RUNNING" else None)(ask(f"drain_jobs/query?job_id={job}")), 30,
+                      "the end of the job")
+    assert (told["status"], told["status_name"], told["type_name"], told["segments"]) == (3, "SUCCEEDED", "DRAIN", names[:1]), told
+    assert told["succeeded_units"] > 0 and told["migrated_bytes"] >= 100000 * told["succeeded_units"] and told["active_units"] == 0
+    assert [state_of(name) for name in names] == ["DRAINED", "OK"]
+    assert [store.get(f"k{i}") for i in range(100)] == [b"v" * 100000] * 100
+    assert ask(f"drain_jobs/cancel?job_id={job}", b" ") == (500, {"success": False, "error_code": -1010,
+                                                                  "error_message": "UNAVAILABLE_IN_CURRENT_STATUS: the job is SUCCEEDED"})
+    job = drained(names[1])  # no other node takes puts: this one waits
+    assert ask(f"drain_jobs/query?job_id={job}")[1]["status_name"] == "RUNNING" and state_of(names[1]) == "DRAINING"
+    for _ in range(2):
+        status, said = ask(f"drain_jobs/cancel?job_id={job}", b" ")
+        assert status == 200 and said["status"] == "CANCELED"
+    assert ask(f"drain_jobs/query?job_id={job}")[1]["status"] == 5 and state_of(names[1]) == "OK"
+    store.close()
+
+
 def test_ports_ask_for_tokens(master, programs, bench, monkeypatch):  # noqa: F811
     """Fails if an HTTP port of a program with the reference's name answers without a token of the right role where the pool has tokens."""
     file, files = Path(bench.home) / "pool.tokens", {}
@@ -285,13 +340,14 @@ def test_ports_ask_for_tokens(master, programs, bench, monkeypatch):  # noqa: F8
     wait_until(lambda: ask(server_port, "/health") == 200, 20, "the metadata server")
     paths = [(http_port, "/get_all_keys", "GET", "reader"), (http_port, "/query_key?key=k", "GET", "reader"),
              (http_port, "/batch_query_keys?keys=k", "GET", "reader"), (http_port, "/api/v1/remove_all", "POST", "writer"),
+             (http_port, "/api/v1/drain_jobs", "POST", "admin"), (http_port, "/api/v1/drain_jobs/query", "GET", "monitor"),
              (http_port, "/metrics/summary", "GET", "monitor"), (http_port, "/role", "GET", "monitor"), (http_port, "/get_all_segments", "GET", "monitor"),
              (server_port, "/metadata?key=k", "GET", "reader"), (server_port, "/metadata?key=k", "PUT", "writer"),
              (server_port, "/metadata?key=k", "DELETE", "writer")]
-    ranks = ["monitor", "reader", "writer"]
+    ranks = ["monitor", "reader", "writer", "admin"]
     for port, path, method, role in paths:
         assert ask(port, path, method=method) == 401, path
-        for who in ranks:
+        for who in ranks[:3]:
             assert (ask(port, path, who, method) not in (401, 403)) == (ranks.index(who) >= ranks.index(role)), (path, method, who)
         assert ask(port, path, "node", method) == 403 and ask(port, path, "admin", method) not in (401, 403), (path, method)
         assert role == "monitor" or ask(port, path, "other", method) == 403, (path, method)
