@@ -128,13 +128,12 @@ typedef struct {
     /* With "etcd://": the --cluster of the masters. Default: $KVPOOL_CLUSTER, else
      * $MC_STORE_CLUSTER_ID, else "kvpool". */
     const char *cluster;
-    /* Embedded node: kvpool_close first moves the node's objects to other nodes, for at most so
-     * many milliseconds. What has not moved by then is lost, as without a drain. 0 =
-     * $KVPOOL_DRAIN_ON_CLOSE ("10s"), else no object is moved. */
+    /* Embedded node: kvpool_close first moves the node's objects to other nodes, for at most
+     * this many milliseconds. Objects that have not moved by then are lost, as without a drain. 0 = the
+     * time in $KVPOOL_DRAIN_ON_CLOSE (such as "10s"), else no object is moved. */
     uint32_t drain_ms;
-    /* The handle only checks the pool. Its puts use free memory alone: they evict nothing and wait
-     * for nothing, else they return NO_SPACE. The master counts its gets, misses and refused puts
-     * nowhere. */
+    /* The handle only checks the pool. Its puts use only free memory: instead of evicting objects or
+     * waiting, they return NO_SPACE. The master does not count its gets, misses and refused puts. */
     bool probes;
 } kvpool_conf_t;
 
@@ -243,17 +242,17 @@ enum {
      * tenant. STALE if the tenant has another epoch. A get asks the master, as with
      * KVPOOL_FRESH. */
     KVPOOL_EPOCH = 4096,
-    /* lookup, longest_prefix: `present` also says where the objects are. */
+    /* lookup, longest_prefix: `present` also has the places of the objects. */
     KVPOOL_PLACES = 8192,
-    /* explain: every tenant that has the object, or a trace of it. stat: with KVPOOL_CURVES the
-     * curves of all tenants that have one. */
+    /* explain: the answer covers every tenant that has the object, or a trace of it. stat: with
+     * KVPOOL_CURVES it has the curves of all tenants that have one. */
     KVPOOL_ALL_TENANTS = 16384,
-    /* stat: also "curves", the hit ratio that a cache of each size would have. */
+    /* stat: the answer also has "curves": the hit ratios that caches of other sizes would have. */
     KVPOOL_CURVES = 32768,
     /* get: the master makes a copy of the object on a node of this host, if one has room. The call
-     * does not wait for the copy, and asks the master, as with KVPOOL_FRESH. The copy ends when the
-     * object was not read with this flag for a minute (six times --hot-window of the master), and
-     * seldom without it. With --hot-rate 0 the master makes no copy. */
+     * does not wait for the copy, and asks the master, as with KVPOOL_FRESH. The copy is dropped after
+     * a minute (six times the master's --hot-window) without a read with this flag, if reads without it
+     * were few as well. With --hot-rate 0 the master makes no copy. */
     KVPOOL_KEEP_HERE = 65536,
 };
 
@@ -575,26 +574,26 @@ typedef struct {
     size_t struct_size;
     /* The name of the node. */
     const char *node;
-    /* ASK: only report. BEGIN: move the node's objects to other nodes; a second BEGIN changes the
-     * options that are not 0, and keep_ssd. END: the node takes puts again. */
+    /* ASK: only report the progress. BEGIN: move the node's objects to other nodes; a second BEGIN
+     * changes the options that are not 0, and keep_ssd. END: the node accepts puts again. */
     uint32_t what;
     /* BEGIN: 1 = no object is evicted to make room. 2 = if no memory is free elsewhere, the oldest
-     * objects of the pool are evicted. 0 = as before; a new drain evicts. */
+     * objects of the pool are evicted. 0 = no change; a new drain evicts. */
     uint32_t no_evict;
-    /* BEGIN: after this time objects are moved although a client views or holds them; 0 = as before; a
-     * new drain waits for the client. A master that takes over waits again. */
+    /* BEGIN: after this time objects are moved even if a client views or holds them; 0 = no change; a
+     * new drain waits for the client. After a fail-over the new leader waits again. */
     uint64_t deadline_ms;
-    /* BEGIN: the most bytes that all drains together move in a second; 0 = as before; a new drain has
-     * 200 MB. */
+    /* BEGIN: limit of the bytes that all drains together move in a second; 0 = no change; the default
+     * is 200 MB. */
     uint64_t bytes_per_s;
-    /* BEGIN: 1 = objects that are on the node's SSD alone stay there, and no client can read them while
-     * the node is away. 0 = they are moved to other nodes, too. */
+    /* BEGIN: 1 = objects that only the node's SSD has stay there, and no client can read them while the
+     * node is away. 0 = they are moved to other nodes, too. */
     uint32_t keep_ssd;
 } kvpool_drain_t;
 
-/* kvpool_drain begins or ends the drain of a node, or asks for its progress. The objects of the node
- * are read and removed as before while they move. The state is in the master's log, and lasts until
- * END or until the node is unmounted. The progress is one JSON object in the form of kvpool_stat
+/* kvpool_drain begins or ends the drain of a node, or asks for its progress. Clients can
+ * read and remove the objects while they move. The drain is in the master's log, and lasts until END
+ * or until the node is unmounted. The progress is one JSON object in the form of kvpool_stat
  * (docs/operations/patching.md lists the keys).
  *   Blocking: for the answer, not until the drain is over.
  *   Errors: NO_SEGMENT (no node of that name), IN_PROGRESS (the node is being unmounted),
@@ -602,13 +601,14 @@ typedef struct {
 KVPOOL_EXPORT int kvpool_drain(kvpool_t *pool, const kvpool_drain_t *drain, char *buf, size_t cap, size_t *len_out,
                                const kvpool_opts_t *opts);
 
-/* kvpool_sessions lists the sessions of clients and nodes with the master as one JSON object, in pages: "sessions" is
- * a list, and "next" is `from` of the next page (0 = the end; the first page has from 0). With `end` the master ends
- * the session of that number instead (the "id" of the list, which is hexadecimal): its connection is closed, and nodes
- * end the client's attachments. The client connects again, unless its token or certificate was revoked.
+/* kvpool_sessions returns one page of the master's sessions with clients and nodes, as one JSON
+ * object: "sessions" is the list, and "next" is the value of `from` for the next page (0 = this is the
+ * last page). The first page has `from` 0. If `end` is not 0, the call ends the session of that number
+ * instead, the hexadecimal "id" in the list: the master closes the connection, and nodes end the
+ * client's attachments. The client connects again, unless its token or certificate was revoked.
  *   Blocking: for the answer.
- *   Errors: NOT_FOUND (no session of that number), DENIED, NOTSUP (the master is too old), BUFFER_SMALL (the call had
- *   its effect). */
+ *   Errors: NOT_FOUND (no session of that number), DENIED, NOTSUP (the master is too old),
+ *   BUFFER_SMALL (the call had its effect). */
 KVPOOL_EXPORT int kvpool_sessions(kvpool_t *pool, uint64_t end, uint32_t from, char *buf, size_t cap, size_t *len_out,
                                   const kvpool_opts_t *opts);
 
@@ -633,11 +633,12 @@ typedef struct {
 } kvpool_task_t;
 
 /* kvpool_task_begin makes the master copy the object of the key to the memory of n other segments, at
- * most KVPOOL_COPIES_MAX; with `from` not 0 the copy in that segment is dropped when the others are
- * there and nobody holds or views the object any more. kvpool_batch_locate and kvpool_stat tell
- * segments. A copy is no use of the object and evicts nothing. kvpool_task_ask reports on a task; its
- * struct_size must be set. The leader remembers the last 10,000 tasks; another leader knows none of
- * them, and after a fail-over in the middle the object may have copies both in `from` and elsewhere.
+ * most KVPOOL_COPIES_MAX. If `from` is not 0, the copy in that segment is dropped when the others
+ * exist and no client holds or views the object any more. kvpool_batch_locate and kvpool_stat return
+ * the ids of segments. A copy does not count as a use of the object, and evicts nothing.
+ * kvpool_task_ask reports on a task; its struct_size must be set. The leader remembers the last 10,000
+ * tasks; another leader knows none of them. After a fail-over during a task the object may have copies
+ * both in `from` and elsewhere.
  *   Blocking: for the answer, not until the task is over.
  *   Errors: NOT_FOUND (begin: no committed object in memory; ask: no such task of this tenant),
  *   NO_SEGMENT (a target does not take copies now, or `from` has no copy), LIMIT (10,000 tasks are

@@ -53,8 +53,8 @@ typedef struct kvpool_p2p kvpool_p2p_t;
 enum {
     /* Peers must name the token of a range to reach the range. */
     KVPOOL_P2P_TOKENS = 1,
-    /* Permits the other processes of this user to read this process although Yama restricts it
-     * (ptrace_scope 1), for "cma". */
+    /* Permits other processes of this user to read this process, for "cma", on systems where Yama
+     * restricts that (ptrace_scope 1). */
     KVPOOL_P2P_TRACEABLE = 2,
 };
 

@@ -13,8 +13,9 @@
 /* The headers of one request that the check needs. The texts are borrowed. */
 typedef struct {
     const char *host, *origin; /* values of Host and Origin; NULL = the request has none */
-    /* flags: Sec-Fetch-Site names another site; Sec-Fetch-Site is present, so a browser sent the request; Host or
-     * Origin is repeated; Sec-Fetch-Dest is "document", so the answer is shown in a window of its own */
+    /* is_cross_site: Sec-Fetch-Site names another site; has_site: Sec-Fetch-Site is present, so a browser sent the
+     * request; has_twice: Host or Origin is repeated; is_visit: Sec-Fetch-Dest is "document", so the answer is shown in
+     * a window of its own */
     bool is_cross_site, has_site, has_twice, is_visit;
 } kvp_http_guard_t;
 

@@ -187,7 +187,7 @@ append_prefix(line_t *line, kvp_log_level_t level, const char *component, bool i
     append_pair(line, "part", 4, component, strlen(component), VALUE_MAX_BYTES, false);
 }
 
-/* Returns the blank before the next key= of a format, or the end of the format. */
+/* Returns a pointer to the blank before the format's next "key=", or to the format's end. */
 static char *
 find_pair(char *format)
 {
@@ -198,7 +198,7 @@ find_pair(char *format)
     return format + strlen(format);
 }
 
-/* Whether a value's format is one conversion of an integer, such as %llu. */
+/* Returns true if a value's format is one conversion of an integer, such as %llu. */
 static bool
 is_number(const char *format, const char *end)
 {
@@ -206,7 +206,7 @@ is_number(const char *format, const char *end)
            (end[-1] == 'u' || end[-1] == 'd');
 }
 
-/* Returns the length of the text that the first part of the format makes, at most cap. */
+/* Formats the first part of the format, and returns the length of its text, at most cap. */
 static size_t
 measure_part(const char *format, va_list ap, size_t cap)
 {
@@ -217,8 +217,8 @@ measure_part(const char *format, va_list ap, size_t cap)
     return n > 0 ? kvp_min_u64((uint64_t)n, cap) : 0;
 }
 
-/* Appends the sentence and the pairs of text, which the format has made. Where a pair begins is measured with the part
- * of the format before the pair, so that no value can bring another pair. */
+/* Appends the sentence and the pairs of text, which was formatted with fmt. The begin of a pair is found by the length
+ * of the formatted part before it. So a value that contains "key=" cannot add a pair. */
 static void
 append_text(line_t *line, const char *text, size_t len, const char *fmt, va_list ap, int error)
 {
@@ -242,7 +242,7 @@ append_text(line_t *line, const char *text, size_t len, const char *fmt, va_list
         } else {
             size_t key_len = (size_t)(strchr(key, '=') - key);
             size_t at = from + 1 + key_len + 1;
-            if (at <= to) /* else the text was cut before the value */
+            if (at <= to) /* if not, the text was cut before the value */
                 append_pair(line, key, key_len, text + at, to - at, VALUE_MAX_BYTES, is_number(key + key_len + 1, end));
         }
         if (next == NULL) break;
@@ -251,7 +251,7 @@ append_text(line_t *line, const char *text, size_t len, const char *fmt, va_list
     }
 }
 
-/* Opens the file of the audit, also if another process has moved it away. The caller holds the lock. */
+/* Opens the file of the audit; makes it again if another process has moved it away. The caller holds the lock. */
 static bool
 reach_audit_file(void)
 {
@@ -311,7 +311,8 @@ kvp_log_write(kvp_log_level_t level, const char *component, const char *fmt, ...
     va_list ap, copy;
     va_start(ap, fmt);
     va_copy(copy, ap);
-    int n = vsnprintf(text, sizeof text, fmt, copy); /* %m in the format needs errno as it was */
+    /* errno must be unchanged here, because the format may contain %m */
+    int n = vsnprintf(text, sizeof text, fmt, copy);
     va_end(copy);
     size_t len = n > 0 ? kvp_min_u64((uint64_t)n, sizeof text - 1) : 0;
 

@@ -36,10 +36,10 @@ const char *kvp_log_format_name(void); /* name of the format in use; constant */
 typedef void (*kvp_log_sink_fn)(void *arg, kvp_log_level_t level, const char *line);
 void kvp_log_set_sink(kvp_log_sink_fn fn, void *arg);
 
-/* kvp_log_audit_open makes the lines of the component "audit" go to that file instead, with any level; NULL changes
- * nothing. The file is made with mode 0600, and made again after it was moved away. A line that cannot be written goes
- * to standard error. SYS, logged. Call it before other threads log. kvp_log_audit_ok limits these lines of the process
- * to 50 at once and 50 a second, as kvp_log_limit_ok does. */
+/* kvp_log_audit_open makes the lines of the component "audit" go to that file instead, at every level; NULL changes
+ * nothing. The file is made with mode 0600, and made again after another process has moved it away. A line that cannot
+ * be written goes to standard error. SYS, logged. Call it before other threads log. kvp_log_audit_ok limits these lines
+ * of the process to 50 at once and 50 a second, as kvp_log_limit_ok does. */
 kvp_err_t kvp_log_audit_open(const char *path) KVP_MUST_USE;
 bool kvp_log_audit_ok(uint32_t *missed_out);
 

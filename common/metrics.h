@@ -77,7 +77,8 @@ kvp_err_t kvp_metrics_histogram_at(kvp_metrics_t *metrics, const char *name, con
  * the last bound for larger values, 0 without values. *count_out is the number of values. */
 uint64_t kvp_histogram_quantile(const kvp_histogram_t *histogram, double q, uint64_t *count_out);
 
-/* Bounds of latency histograms in nanoseconds: 1 us to 10 s, and fewer bounds for daemons that there are many of. */
+/* Bounds of latency histograms in nanoseconds, from 1 us to 10 s. The second array has fewer bounds, for daemons that
+ * run on many hosts. */
 #define KVP_METRIC_LATENCY_BOUNDS 22u
 extern const uint64_t kvp_metric_latency_bounds[KVP_METRIC_LATENCY_BOUNDS];
 #define KVP_METRIC_COARSE_BOUNDS 10u

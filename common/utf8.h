@@ -11,9 +11,9 @@ size_t kvp_utf8_step(const void *text, size_t len);
 
 bool kvp_is_utf8(const void *text, size_t len);
 
-/* kvp_utf8_escape writes the first character of the len bytes at text as it stands between the quotation marks of JSON
- * and of logfmt. It returns the number of bytes written, without a terminator, and sets *used_out to the bytes of text
- * that they stand for. A malformed byte becomes U+FFFD. Control characters, C1 ones as well, are escaped. len > 0. */
+/* kvp_utf8_escape writes the first character of the len bytes at text, as JSON and logfmt need it between quotation
+ * marks. It returns the number of bytes written, without a terminator, and sets *used_out to the number of bytes read.
+ * A malformed byte becomes U+FFFD. Control characters are escaped, also U+0080 to U+009F. len > 0. */
 #define KVP_ESCAPED_MAX 8u /* most bytes that are written, with room for snprintf's terminator */
 size_t kvp_utf8_escape(const char *text, size_t len, char escaped[KVP_ESCAPED_MAX], size_t *used_out);
 

@@ -192,7 +192,7 @@ loop_unreachable(void *arg)
     kvp_jsonw_close(&w, '}');
 }
 
-/* Returns false if the loop did not answer; the answer is then an error. */
+/* Runs fn in the loop's thread. Returns false, with an error as the answer, if the loop did not respond in time. */
 static bool
 answer_from_loop(kvp_api_t *api, kvp_loop_fn fn, kvp_http_response_t *response, const char *type)
 {

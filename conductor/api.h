@@ -21,7 +21,7 @@ typedef struct {
     kvp_match_scratch_t *scratch;
     kvp_metrics_t *process; /* the metrics that every daemon has */
     kvp_buf_t numbers, tokens, rest; /* buffers for the current query: its numbers, its tokens and its other fields */
-    bool has_proxy; /* flag: /servers is there; set by the owner before the server starts */
+    bool has_proxy; /* flag: the path /servers exists; set by the owner before the server starts */
     /* counters: queries; tokens in whole blocks of the queries; tokens of the longest match of each query, over
      * all instances */
     _Atomic uint64_t questions, asked_tokens, matched_tokens;

@@ -20,8 +20,9 @@
 #define HEALTH_MS 700 /* limit of waiting for the loop, because a whole answer of /health must take less than 1 s */
 #define NAME_MAX_BYTES 96
 #define OVERVIEW_NS KVP_NS_PER_S /* life of the document of /overview */
-#define OVERVIEW_MS 300 /* limit of waiting for the loop to make it: open pages must not delay /health */
-#define SAMPLING_MS 1000 /* time between two looks whether a sample is due */
+/* the HTTP thread waits at most this long for the loop to copy the figures, so that open pages do not delay /health */
+#define OVERVIEW_MS 300
+#define SAMPLING_MS 1000 /* period of the timer that compares the state, and takes a sample if one is due */
 #define EXPLAINED_MAX (1u << 20)
 #define OVERVIEW_MAX (4u << 20)
 
@@ -450,7 +451,7 @@ copy_sample(const kvp_admin_t *admin, kvp_sample_t *to)
     kvp_history_times(to, &admin->times);
 }
 
-/* Copies what the changes are found in. Runs in the loop's thread. */
+/* Copies the state in which changes are looked for. Runs in the loop's thread. */
 static void
 copy_look(kvp_admin_t *admin, kvp_look_t *to)
 {
@@ -472,7 +473,8 @@ copy_look(kvp_admin_t *admin, kvp_look_t *to)
     snprintf(to->leader, sizeof to->leader, "%s", status.leader.address);
 }
 
-/* Notes what has changed, and a sample if one is due. While the HTTP thread reads them, both wait for the next call. */
+/* Records changes of the state, and takes a sample if one is due. If the HTTP thread holds the lock, both wait for the
+ * next call. */
 static void
 on_sampling(uv_timer_t *timer)
 {
@@ -583,7 +585,7 @@ ask_core(void *arg)
     ask->has_tenant = kvp_master_explain(kvp_server_core(ask->admin->server), &ask->question, &ask->answer);
 }
 
-/* Reads len bytes. Returns false if the text is no hexadecimal number of so many bytes. */
+/* Reads 2 * len hexadecimal digits into len bytes. Returns false if the text has another length or other characters. */
 static bool
 read_hex(const char *text, uint8_t *bytes, size_t len)
 {
@@ -596,7 +598,8 @@ read_hex(const char *text, uint8_t *bytes, size_t len)
     return text[2 * len] == '\0';
 }
 
-/* Reads the key from the argument `key`, or `key_hex`, which may have any bytes. Returns why there is none, or NULL. */
+/* Reads the key from the argument `key`, or from `key_hex`, which can express any bytes. Returns NULL, or the reason
+ * for an error. */
 static const char *
 read_key(const kvp_http_request_t *request, uint8_t key[KVP_KEY_MAX], size_t *len_out)
 {

@@ -31,21 +31,22 @@ typedef struct {
     char log_failure[KVP_LOG_WHY_BYTES]; /* why the log cannot be written; "" = it can be */
     bool has_log;
     kvp_master_ident_t ident;
-    const char *protection; /* what protects the master's planes, for people; borrowed */
+    const char *protection; /* text for people: how the master's ports are protected; borrowed */
     kvp_master_wrong_t wrong;
     kvp_labelled_t labelled; /* figures of nodes and tenants */
     kvp_sample_t now; /* for /overview */
     uint64_t degraded; /* number of reasons in `wrong` */
     uint64_t uptime_ms;
     uint64_t term;
-    /* The HTTP server's thread keeps the document of /overview for a second; made_ns 0 = none was made. */
+    /* The document of /overview, which the HTTP server's thread reuses for a second; made_ns 0 = there is none yet. */
     kvp_buf_t overview;
     uint64_t made_ns;
     char conductor[KVP_HOSTPORT_TEXT_MAX]; /* address of the conductor's page; "" = unknown; set before the start */
     pthread_mutex_t lock; /* guards history and changes */
     kvp_history_t history;
     kvp_changes_t changes;
-    uv_timer_t sampling; /* notes samples and changes, in the loop's thread; has_sampling: started */
+    /* timer that takes samples and records changes, in the loop's thread; has_sampling: the timer was started */
+    uv_timer_t sampling;
     bool has_sampling;
 } kvp_admin_t;
 

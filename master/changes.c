@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SPELL_MS 60000u /* evictions and refusals are over if there was none for this time */
+#define SPELL_MS 60000u /* a spell of evictions or refusals is over after this time without one */
 
 static KVP_PRINTF(3, 4) void add_change(kvp_changes_t *c, kvp_log_level_t level, const char *fmt, ...)
 {
@@ -32,7 +32,7 @@ kvp_changes_get(const kvp_changes_t *c, uint32_t i)
     return &c->ring[(c->next + KVP_CHANGES_MAX - 1 - i) % KVP_CHANGES_MAX];
 }
 
-/* Finds the node in a look. Nodes keep their order, so the search begins after the node that was found last. */
+/* Finds the node in the other state. Nodes keep their order, so the search begins after the node found last. */
 static const kvp_master_node_t *
 find_node(const kvp_look_t *look, const kvp_master_node_t *node, uint32_t *at)
 {
@@ -85,7 +85,7 @@ compare_nodes(kvp_changes_t *c)
     }
 }
 
-/* Returns the length of the problem's name: its sentence begins with it, and the figures follow after a colon. */
+/* Returns the length of the text's first part, which names the problem. Figures follow it after a colon. */
 static int
 name_len(const char *text)
 {
@@ -94,7 +94,7 @@ name_len(const char *text)
     return end == NULL ? (int)strlen(text) : (int)(end - text);
 }
 
-/* Returns whether a look has the problem. Its figures may differ. */
+/* Returns whether the list has the problem with this code and name. The figures in the text may differ. */
 static bool
 has_wrong(const kvp_master_wrong_t *wrong, const char *code, const char *text)
 {
@@ -105,7 +105,7 @@ has_wrong(const kvp_master_wrong_t *wrong, const char *code, const char *text)
     return false;
 }
 
-/* Returns whether compare_node or compare_leader report the problem. */
+/* Returns whether compare_node or compare_leader report this problem already. */
 static bool
 is_reported(const char *code)
 {
@@ -117,7 +117,9 @@ static void
 compare_wrong(kvp_changes_t *c)
 {
     const kvp_master_wrong_t *was = &c->before.wrong, *is = &c->now.wrong;
-    const kvp_log_level_t of_log = KVP_LOG_DEBUG; /* the writer of the log logs its failure, with the cause */
+    /* level of the line about the master's log: only DEBUG, because the log's writer reports its own failure and the
+     * cause */
+    const kvp_log_level_t of_log = KVP_LOG_DEBUG;
 
     for (uint32_t i = 0; i < was->n; i++)
         if (!is_reported(was->lines[i].code) && !has_wrong(is, was->lines[i].code, was->lines[i].text))
@@ -128,7 +130,7 @@ compare_wrong(kvp_changes_t *c)
                        is->lines[i].text);
 }
 
-/* Returns true if a node takes puts. More nodes than a look has may be there; then one is taken for up. */
+/* Returns true if a node takes puts. A full list may lack further nodes, and one of them is assumed to take puts. */
 static bool
 has_node_up(const kvp_look_t *look)
 {
@@ -137,7 +139,7 @@ has_node_up(const kvp_look_t *look)
     return look->nodes_n == KVP_LABELLED_NODES;
 }
 
-/* Adds the begin and the end of evictions and of refusals. */
+/* Records when evictions and refusals begin, and when they end. */
 static void
 compare_counts(kvp_changes_t *c)
 {

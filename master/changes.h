@@ -32,15 +32,14 @@ typedef struct {
 
 typedef struct {
     kvp_change_t ring[KVP_CHANGES_MAX];
-    uint32_t n, next; /* number of changes; place of the next one */
-    kvp_look_t before, now; /* the caller fills in `now`; at_ms 0 of `before` = this is the first look */
-    uint64_t rose_ms[2]; /* time at which a count rose last; 0 = not for a minute */
+    uint32_t n, next; /* number of changes; index of the next change in the ring */
+    kvp_look_t before, now; /* the caller fills in `now`; before.at_ms 0 = there was no earlier state */
+    uint64_t rose_ms[2]; /* time at which each count last rose; 0 = not in the last minute */
     kvp_log_limit_t limit;
 } kvp_changes_t;
 
-/* kvp_changes_note compares `now` with `before`, adds and logs what differs, and makes `now` the new `before`. The
- * first look, and the first one after this master began to lead, add no nodes.
- *
+/* kvp_changes_note compares `now` with `before`, records and logs the differences, and copies `now` to `before`. In the
+ * first state, and in the first state after this master began to lead, all nodes are new: they are not recorded.
  * kvp_changes_get returns the i-th change from the newest on; i < n. Borrowed until the next note. */
 void kvp_changes_note(kvp_changes_t *changes);
 const kvp_change_t *kvp_changes_get(const kvp_changes_t *changes, uint32_t i);

@@ -8,7 +8,8 @@
 #include <string.h>
 
 #define LABEL_MAX (2 * KVP_NAME_MAX + 1)
-#define EVICTIONS 5u /* index of node_evictions_total in the tables of write_nodes, which is of memory alone */
+/* index of node_evictions_total in the tables of write_nodes; only memory has this metric, SSDs have not */
+#define EVICTIONS 5u
 
 void
 kvp_labelled_copy(kvp_labelled_t *f, const kvp_master_t *master)

@@ -6,11 +6,11 @@
 
 #include <string.h>
 
-#define RATES_MS KVP_HISTORY_STEP_MS /* rates are of the time since the newest sample that is so old */
+#define RATES_MS KVP_HISTORY_STEP_MS /* rates are computed from the newest sample that is at least this old */
 #define LATENCY_MS 60000u /* so are latencies */
 #define HOUR_MS 3600000u
 
-/* Writes times in ns; null for a time above all bounds of the histograms. */
+/* Writes a time in ns; null if it is longer than all bounds of the histograms. */
 static void
 write_time(kvp_jsonw_t *w, const char *name, uint64_t ns)
 {

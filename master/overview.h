@@ -10,7 +10,7 @@
 #include "master/history.h"
 #include "master/labelled.h"
 
-/* What the document is made of; all borrowed. */
+/* The sources of the document; all borrowed. */
 typedef struct {
     const char *role;
     const char *conductor; /* HOST:PORT of the conductor's page; "" = unknown */

@@ -102,7 +102,7 @@ leave_tcp(kvp_framed_t *tcp)
     kvp_framed_fini(tcp);
 }
 
-/* Adds why the Unix socket did not help to the reason of the refusal over TCP. */
+/* Adds the reason why the Unix socket could not be used to the reason of the refusal over TCP. */
 static void
 add_why(kvp_hello_reply_t *hello, const char *why)
 {
@@ -593,7 +593,8 @@ kvp_conn_call_soon(kvp_conn_t *conn, kvp_buf_t *frame, uint64_t deadline_ns, uin
     kvp_err_t err;
     size_t used;
 
-    enlist_call(conn, &call); /* before the request is sent, so that the leader finds the call for the answer */
+    /* before the request is sent, so that the thread that receives the answer finds the call */
+    enlist_call(conn, &call);
     err = post_frame(conn, frame, call.id);
     pthread_mutex_lock(&conn->lock);
     if (err == KVP_DISCONNECTED) break_locked(conn);

@@ -23,7 +23,7 @@
 
 #define RECV_MIN_BYTES (16u << 10)
 #define FRAME_ALIGN 8u
-#define SEAL_BYTES (64u << 10) /* most bytes that are encrypted before they are sent */
+#define SEAL_BYTES (64u << 10) /* limit of the plain bytes that are encrypted at once */
 #define BACKLOG_RETRY_NS (1 * KVP_NS_PER_MS)
 
 static void
@@ -346,7 +346,7 @@ shake_hands(kvp_framed_t *c)
     while (err == KVP_OK) {
         const kvp_err_t step = kvp_tls_step(c->tls);
 
-        err = send_sealed(c); /* after a failure, too: the peer gets an alert */
+        err = send_sealed(c); /* also after a failure, because the peer gets an alert */
         if (step != KVP_EAGAIN) return step;
         if (err == KVP_OK) err = feed_some(c);
     }
@@ -445,7 +445,8 @@ recv_room(kvp_framed_t *c)
     return kvp_buf_reserve(&c->in, kvp_max_u64(have, RECV_MIN_BYTES));
 }
 
-/* Receives and decrypts. All bytes that can be decrypted are moved to `in`: poll does not report bytes within TLS. */
+/* Receives and decrypts bytes. It moves all bytes that can be decrypted to `in`, because poll does not report bytes
+ * that TLS holds. */
 static kvp_err_t
 recv_tls(kvp_framed_t *c)
 {

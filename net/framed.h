@@ -61,11 +61,11 @@ kvp_err_t kvp_framed_connect_addr(kvp_framed_t *c, const struct sockaddr *to, so
 kvp_err_t kvp_framed_connect_begin(kvp_framed_t *c, const struct sockaddr *to, socklen_t len) KVP_MUST_USE;
 kvp_err_t kvp_framed_connect_end(kvp_framed_t *c) KVP_MUST_USE;
 
-/* kvp_framed_secure begins TLS on a TCP connection that was just opened, if this process has files for it
- * (common/trust/creds.h): the peer needs a certificate of that role, and of that name (NULL = any). NOMEM. The
- * handshake runs in kvp_framed_flush and kvp_framed_recv, which then return the errors of kvp_tls_step as well, and
- * EAGAIN until it has ended; one thread alone may use the connection until then. kvp_framed_wants returns the event to
- * poll for after EAGAIN of kvp_framed_flush. kvp_framed_tls_why returns the reason of a failure of TLS; "" = none. */
+/* kvp_framed_secure begins TLS on a TCP connection that was just opened, if this process has files for TLS
+ * (common/trust/creds.h). The peer needs a certificate of that role, and of that name (NULL = any). NOMEM. The
+ * handshake runs in kvp_framed_flush and kvp_framed_recv. Until it has ended, they return EAGAIN or an error of
+ * kvp_tls_step, and only one thread may use the connection. kvp_framed_wants returns the event to poll for after EAGAIN
+ * of kvp_framed_flush. kvp_framed_tls_why returns the reason of a failure of TLS; "" = no failure. */
 kvp_err_t kvp_framed_secure(kvp_framed_t *c, kvp_authrole_t role, const char *name) KVP_MUST_USE;
 short kvp_framed_wants(const kvp_framed_t *c);
 const char *kvp_framed_tls_why(const kvp_framed_t *c);

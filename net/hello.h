@@ -39,8 +39,8 @@ typedef struct {
     uint32_t heartbeat_ms;
     uint32_t session_ttl_ms;
     uint32_t lease_ttl_ms;
-    char tenant[129]; /* tenant of the session, if the master asks for identities */
-    char rights[240]; /* role and id that were proved; "" = the master asks for no identity */
+    char tenant[129]; /* tenant of the session, if the master requires identities */
+    char rights[240]; /* the proved role and id; "" = the master requires no identity */
     char detail[200]; /* cause for people: why the Hello was refused or not answered; "" = none */
 } kvp_hello_reply_t;
 

@@ -31,7 +31,8 @@
 /* a find that has run for this long replaces each connection that was opened before the find began and has no answer to
  * WATCH */
 #define RENEW_NS (300 * KVP_NS_PER_MS)
-/* The same with TLS, whose handshakes cost a millisecond each: keep-alive has closed a dead connection by then. */
+/* The same for connections with TLS. It is longer, because a handshake costs a millisecond; TCP keep-alive closes a
+ * dead connection within this time. */
 #define RENEW_TLS_NS (5 * KVP_NS_PER_S)
 #define RENEW_AGE_NS (2 * KVP_NS_PER_S) /* a connection without an answer to WATCH is not replaced before this age */
 #define WHY_MAX 512u
@@ -134,7 +135,7 @@ keep_alive(int fd, bool is_on)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &dead_ms, sizeof dead_ms);
 }
 
-/* Sends WATCH. With TLS the question leaves after the handshake, in which the later receive calls go on. */
+/* Queues WATCH. With TLS it is sent after the handshake, which the later receive calls continue. */
 static kvp_err_t
 ask_watch(kvp_framed_t *c)
 {

@@ -75,8 +75,8 @@ find_process(kvp_node_t *node, kvp_node_conn_t *conn, kvp_node_process_t **proc_
     return kvp_node_proc_get(node, pid, pidfd, proc_out);
 }
 
-/* Checks the identity of a TCP client, if the node has TLS. A client without a certificate proves with the pool's id,
- * which masters tell only to peers that they know, and over TLS. */
+/* Checks the identity of a TCP client, if the node has TLS. A client without a certificate must know the pool's id:
+ * masters send it only to peers with an identity, and only over TLS. */
 static kvp_err_t
 check_identity(const kvp_node_t *node, const kvp_node_conn_t *conn, const char **why_out)
 {

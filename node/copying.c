@@ -24,10 +24,11 @@
 #define ORDERS_MAX 16u /* the most unanswered orders; a master sends at most 4 */
 #define BATCH 4u /* the most objects that are read together */
 #define BUFFERS_MAX (64ull << 20) /* the most bytes of all buffers, unless one object is longer */
-#define PIECE (1u << 20) /* the bytes that are copied between two looks at the word */
-#define TURN_NS (2 * KVP_NS_PER_MS) /* how long one turn of the loop copies */
+#define PIECE (1u << 20) /* the number of bytes that are copied between two checks of the extent's state word */
+#define TURN_NS (2 * KVP_NS_PER_MS) /* the time for which one turn of the loop copies at most */
 #define READ_MIN_NS (10 * KVP_NS_PER_S)
-#define READ_BYTES_PER_S (10u << 20) /* an object may take as long as it takes at this rate, or READ_MIN_NS */
+/* the time limit for an object is its length at this rate, and at least READ_MIN_NS */
+#define READ_BYTES_PER_S (10u << 20)
 #define OPEN_NS (2 * KVP_NS_PER_S)
 #define IDLE_NS (60 * KVP_NS_PER_S)
 
@@ -39,9 +40,9 @@ typedef struct {
     kvp_list_t link;
     copy_order_t *order;
     kvp_wire_copy_t rec;
-    kvp_fetch_t *fetch; /* owned: what was read; NULL = not read */
+    kvp_fetch_t *fetch; /* the object as it was read; owned; NULL = not read */
     kvp_err_t err; /* why the object could not be read */
-    uint64_t stored; /* the bytes of the payload that are in the extent */
+    uint64_t stored; /* the number of the payload's bytes that are stored in the extent */
     bool has_begun; /* the extent's word says WRITING */
 } copy_job_t;
 
@@ -183,7 +184,7 @@ fetch_objects(void *arg)
     return NULL;
 }
 
-/* ---- the life of an order; the control thread from here on */
+/* ---- the life of an order. The following functions run in the control thread. */
 static void
 order_free(copy_order_t *o)
 {
@@ -237,7 +238,7 @@ answer_order(kvp_node_t *node, copy_order_t *o)
     order_free(o);
 }
 
-/* Ends a job with its byte of the answer, and answers the order after its last job. */
+/* Ends a job with its byte of the order's answer. After the last job it sends the answer. */
 static void
 end_job(kvp_node_t *node, copy_job_t *job, uint8_t answer)
 {
@@ -288,7 +289,7 @@ target_of(const kvp_wire_copy_t *rec)
                               .key_off = rec->to_key_off};
 }
 
-/* Stores the next piece of a copy, and seals after the last one. Returns true when the job is over. */
+/* Stores the next piece of a copy. After the last piece it seals the extent. Returns true when the job has ended. */
 static bool
 store_piece(kvp_node_t *node, copy_job_t *job, uint8_t *answer_out)
 {
@@ -367,7 +368,7 @@ begin_order(kvp_node_t *node, copy_order_t *o, const kvp_wire_copy_t *recs)
 
     pthread_mutex_lock(&cp->lock);
     for (uint32_t i = 0; i < o->n; i++) {
-        /* a record without a key is about an object that is removed already */
+        /* a record has no key if its object was removed before the order was sent */
         o->jobs[i] = (copy_job_t){.order = o, .rec = recs[i], .err = recs[i].key_len == 0 ? KVP_STALE : KVP_OK};
         kvp_list_init(&o->jobs[i].link);
         kvp_list_add_tail(&cp->wanted, &o->jobs[i].link);
@@ -427,7 +428,8 @@ kvp_node_copying_link_lost(kvp_node_t *node)
         copy_job_t *job = kvp_list_entry(pos, copy_job_t, link);
 
         job->err = KVP_DISCONNECTED;
-        cp->buffer_bytes += job->rec.len; /* the poll gives the bytes back, as those of a job that was read */
+        /* counted again here, because kvp_node_copying_poll subtracts the bytes of each job when it ends the job */
+        cp->buffer_bytes += job->rec.len;
     }
     kvp_list_splice(&cp->wanted, &cp->read);
     pthread_mutex_unlock(&cp->lock);

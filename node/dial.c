@@ -46,8 +46,8 @@ is_to_this_host(const kvp_node_dialed_t *d)
     return strcmp(peer.host, d->local_host) == 0 || kvp_hostport_is_loopback(&peer);
 }
 
-/* change_to_unix replaces a TCP connection by the master's Unix socket if both are on one host. On failure TCP
- * stays. is_refused: over TCP the master answered DENIED; on the socket it knows this process's user. */
+/* change_to_unix replaces a TCP connection by the master's Unix socket if both are on one host. If that fails, the node
+ * stays with TCP. is_refused: over TCP the master answered DENIED, but on the socket it learns this process's user. */
 static void
 change_to_unix(const kvp_hello_ask_t *ask, bool is_refused, kvp_node_dialed_t *dialed)
 {
@@ -62,7 +62,7 @@ change_to_unix(const kvp_hello_ask_t *ask, bool is_refused, kvp_node_dialed_t *d
     err = kvp_framed_connect_told(&conn, KVP_SOCKET_MASTER, dialed->hello.unix_path, kvp_now_ns() + ATTEMPT_NS, &why);
     if (err == KVP_OK) err = kvp_hello(&conn, ask, kvp_now_ns() + ATTEMPT_NS, &hello);
     if (hello.detail[0] != '\0') why = hello.detail;
-    if (err != KVP_OK && is_refused) { /* the reason of the socket is the one that helps */
+    if (err != KVP_OK && is_refused) { /* the reason from the Unix socket is more useful than that from TCP */
         snprintf(dialed->hello.detail, sizeof dialed->hello.detail, "%s", why);
         kvp_framed_fini(&conn);
         return;

@@ -23,7 +23,8 @@ typedef enum {
     KVP_DIAL_IDLE, /* no connection is wanted */
     KVP_DIAL_WANTED,
     KVP_DIAL_FOUND, /* a connection waits for the control thread to take it */
-    KVP_DIAL_OUTDATED /* no connection is wanted, and another master leads than the one found last */
+    /* no connection is wanted, but since the last search another master leads: the control thread connects again */
+    KVP_DIAL_OUTDATED
 } kvp_node_dial_state_t;
 
 typedef struct {
@@ -44,7 +45,7 @@ typedef struct {
     bool is_good; /* the previous connection was mounted, so the first attempt has no back-off */
     kvp_node_dialed_t result;
     kvp_err_t last_err; /* the result of the last attempt to find the master */
-    /* why no master of the list is acceptable, or none accepts the node; empty = some master may */
+    /* the reason why every master of the list is refused, or refuses the node; empty = a master may accept it */
     char refusal[KVP_NODE_REFUSAL_MAX];
     uint64_t attempts;
     uint64_t incarnation; /* the incarnation of the node's previous session with a master; 0 = none */
@@ -62,8 +63,8 @@ void kvp_node_dial_stop(kvp_node_dial_t *d);
  * back-off. incarnation and known describe the previous session; known is copied. */
 void kvp_node_dial_want(kvp_node_dial_t *d, bool is_good, uint64_t incarnation, const kvp_known_pool_t *known);
 
-/* kvp_node_dial_refusal copies the reason why no master of the list is acceptable, or none accepts the node; it is
- * logged too. Empty = some master may be. */
+/* kvp_node_dial_refusal copies the reason why every master of the list is refused, or refuses the node; it is logged
+ * too. Empty = a master may accept the node. */
 void kvp_node_dial_refusal(kvp_node_dial_t *d, char why_out[KVP_NODE_REFUSAL_MAX]);
 
 /* kvp_node_dial_take gives the found connection to the caller and returns true, if there is one. *err_out is the

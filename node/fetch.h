@@ -11,14 +11,16 @@
 typedef struct kvp_fetcher kvp_fetcher_t; /* a session with the pool that only reads */
 
 typedef struct {
-    const char *masters, *cluster; /* as in kvp_node_conf_t; all pointers are borrowed for the call of open */
-    const char *name; /* the name of the session: the node's name */
+    /* the same as in kvp_node_conf_t; all pointers are borrowed during the call of open */
+    const char *masters, *cluster;
+    const char *name; /* the session's name: the name of the node */
     const char *host_id;
-    const kvp_transport_ops_t *const *transports; /* the transports to read by, in order of preference */
+    /* the transports by which the session may read, in order of preference */
+    const kvp_transport_ops_t *const *transports;
     size_t transports_n;
 } kvp_fetch_conf_t;
 
-/* The reading of one object. err is OK, STALE (no such place, or damaged bytes), NODE_LOST (the source does not
+/* One object to read. err is OK, STALE (the source has no such place, or damaged bytes), NODE_LOST (the source does not
  * answer), NOTSUP (no transport reaches the source), DEADLINE, UNREACHABLE (no session), CLOSED, NOMEM. After OK the
  * first line of desc was read after the payload, the key and the rest of desc. The caller checks desc. */
 typedef struct {
@@ -31,9 +33,9 @@ typedef struct {
 } kvp_fetch_t;
 
 /* open connects to the pool by deadline_ns: UNREACHABLE, DENIED, VERSION, NOMEM, SYS, logged. read reads n objects
- * together, and returns by about deadline_ns. Nothing stores to the objects' memory afterwards. stop makes a running
- * read return soon, from any thread, and blocks for about a second at most. close ends the session, and frees the
- * fetcher. One thread at a time calls read or close. */
+ * together, and returns by about deadline_ns; after it returns, no transfer stores to the objects' memory. stop makes a
+ * running read return soon, from any thread; it blocks for about a second at most. close ends the session, and frees
+ * the fetcher. Only one thread at a time may call read or close. */
 typedef struct {
     kvp_err_t (*open)(const kvp_fetch_conf_t *conf, uint64_t deadline_ns, kvp_fetcher_t **fetcher_out);
     void (*read)(kvp_fetcher_t *fetcher, kvp_fetch_t *const *fetches, uint32_t n, uint64_t deadline_ns);

@@ -79,7 +79,7 @@ kvp_node_leave_on_answer(kvp_node_t *node, const kvp_frame_t *frame)
     if (l->is_drained) {
         kvp_log_info("node", "no object is left in this node's memory moved=%llu evicted=%llu",
                      (unsigned long long)msg->moved_objects, (unsigned long long)msg->evicted_objects);
-        /* memory without objects is of no use to the next process */
+        /* without objects the memory is not kept for the next process */
         if (node->keep.mode == KVP_KEEP_OVER_STOPS) node->keep.mode = KVP_KEEP_UNTIL_STOP;
     }
     kvp_pb_free(&pb, msg);

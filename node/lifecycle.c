@@ -160,8 +160,8 @@ read_conf(kvp_node_t *node, const kvp_node_conf_t *conf, kvp_hostport_t *listen_
     return KVP_OK;
 }
 
-/* Sets the node's name. The default is that of the certificate. Without one it contains the port, so that two nodes of
- * a host differ. */
+/* Sets the node's name. The default is the name in the certificate. Without a certificate the default contains the
+ * port, so that two nodes of a host have different names. */
 static void
 set_name(kvp_node_t *node, const char *name)
 {

@@ -26,11 +26,12 @@ typedef struct {
     const char *masters, *cluster; /* the addresses of the masters, as for kvp_masters_create */
     const char *name; /* the node's name, 1 to 128 bytes, unique in the pool; NULL = host name, "-" and port */
     const char *host_id; /* the id of the host; NULL = the machine's own id */
-    const char *http_protection; /* the word of kvp_protection_of for the node's HTTP port; NULL = "closed" */
+    /* how the node's HTTP port is protected, a word of kvp_protection_of; NULL = "closed" */
+    const char *http_protection;
     const char *listen; /* the address to listen at, "HOST:PORT"; NULL = a free port of 127.0.0.1 */
     const char *transports; /* the transports to serve by; NULL = shm, rdma if this machine can, tcp */
-    /* The transports that the node must serve by, such as "rdma": without one of them the node does not start. NULL =
-     * all in `transports`, if that is given. */
+    /* The transports that the node must offer, such as "rdma": if it cannot offer one of them, the node does not start.
+     * NULL = all transports in `transports`, if that is given. */
     const char *needed;
     /* RDMA devices, "NAME[:PORT],..."; NULL = the devices that the process has selected before */
     const char *rdma_device;
@@ -45,9 +46,10 @@ typedef struct {
     uint32_t max_attachments; /* the most clients that may be attached at once; 0 = 4096 */
     kvp_keep_mode_t keep;
     uint64_t keep_ns; /* how long a keeper holds the memory while no node uses it */
-    const kvp_fetch_ops_t *fetch; /* how to read other nodes; static. NULL = the node takes no copies */
+    /* functions that read objects from other nodes; static. NULL = the node makes no copies */
+    const kvp_fetch_ops_t *fetch;
     bool is_alone; /* the process is kvpool-node: no code of an embedding program runs in the process */
-    bool is_insecure; /* `listen` may be an address that other hosts reach, without TLS */
+    bool is_insecure; /* flag: `listen` may be an address that other hosts reach, even without TLS */
     bool is_lazy; /* pages are populated when they are first touched, not in the background in advance */
 } kvp_node_conf_t;
 
@@ -62,7 +64,7 @@ typedef struct {
     /* the bytes to register with RDMA devices, in the background; 0 = no RDMA device serves */
     uint64_t to_register_bytes;
     uint64_t registered_bytes; /* the part of to_register_bytes that is registered */
-    /* the part of to_register_bytes that cannot be registered: other transports serve these bytes */
+    /* part of to_register_bytes that no adapter can register; other transports serve these bytes */
     uint64_t unregistered_bytes;
     uint64_t attached_clients;
     uint64_t requests; /* the number of requests of clients on control connections; transfers of data are not counted */
@@ -71,15 +73,15 @@ typedef struct {
     uint64_t is_kept, keeper_pid;
     /* the number of objects in the memory that the node took over from the keeper at its start */
     uint64_t adopted_objects;
-    uint64_t is_drained; /* 1 = after kvp_node_drain: no object is left in the memory */
+    uint64_t is_drained; /* flag: 1 = the drain is complete: no object is left in the memory */
     bool has_tier, is_tier_mounted;
     bool is_tier_over; /* the tier was removed from the pool by kvp_node_unmount_tier */
     kvp_tier_stats_t tier;
 } kvp_node_info_t;
 
-/* The work that a node measures: requests of clients (attach, open_chunk), and orders of the master: retire, and from
- * their arrival to their answer demote (objects to the SSD), stage (objects from the SSD into memory) and copy (objects
- * from other nodes). */
+/* Times that a node measures. Requests of clients: attach, open_chunk. Orders of the master: retire; and, from arrival
+ * to answer, demote (objects to the SSD), stage (objects from the SSD into memory) and copy (objects from other nodes).
+ */
 #define KVP_NODE_WORKS(X) X(attach) X(open_chunk) X(retire) X(demote) X(stage) X(copy)
 typedef enum {
 #define KVP_NODE_WORK(name) KVP_NODE_WORK_##name,
@@ -109,10 +111,10 @@ bool kvp_node_is_final(kvp_err_t err);
 bool kvp_node_wait_tier(kvp_node_t *node, uint64_t deadline_ns);
 bool kvp_node_unmount_tier(kvp_node_t *node, uint64_t deadline_ns) KVP_MUST_USE;
 
-/* kvp_node_drain asks the master to move the node's objects to other nodes, and returns. The node serves meanwhile, and
- * accepts no new objects. If the node does not stop after that, the drain lasts until its next mount.
- * kvp_node_wait_drained waits until no object is left in the memory; false: not so at deadline_ns. After a complete
- * drain the stop of the node gives the memory back, in place of leaving it with the keeper. */
+/* kvp_node_drain asks the master to move the node's objects to other nodes, and returns. Meanwhile the node serves
+ * reads, and accepts no new objects. If the node does not stop, the drain lasts until its next mount.
+ * kvp_node_wait_drained waits until no object is left in the memory; false: objects are left at deadline_ns. After a
+ * complete drain, a stopping node returns its memory to the system instead of leaving it with the keeper. */
 void kvp_node_drain(kvp_node_t *node);
 bool kvp_node_wait_drained(kvp_node_t *node, uint64_t deadline_ns);
 

@@ -144,7 +144,7 @@ typedef struct {
     pthread_cond_t changed; /* signals wanted, buffer_bytes and is_stopping to the thread */
     kvp_list_t wanted; /* jobs whose objects are to be read */
     kvp_list_t read; /* jobs whose objects were read, or could not be */
-    uint64_t buffer_bytes; /* the bytes of the objects that are being read or were read, and are not stored yet */
+    uint64_t buffer_bytes; /* the number of bytes of objects that are being read, or were read and are not stored yet */
     bool is_stopping;
     kvp_fetcher_t *fetcher; /* set by the thread; NULL = no session */
 } kvp_node_copying_t;
@@ -152,13 +152,13 @@ typedef struct {
 /* The state of the drain before the node's end, used by leave.c. */
 typedef struct {
     _Atomic bool is_wanted; /* set by other threads */
-    bool has_begun; /* the master of this connection drains the node */
+    bool has_begun; /* the master of this connection has begun to drain the node */
     bool is_drained; /* no object is left in the memory */
-    uint64_t request; /* the request id of a DRAIN that is not answered; 0 = none */
+    uint64_t request; /* the request id of the unanswered DRAIN; 0 = none */
     uint64_t next_ns; /* the time of the next DRAIN */
     kvp_err_t err; /* of the last answer */
     uint64_t left_objects, left_bytes; /* in the memory, by the last answer */
-    char why[KVP_DRAIN_WHY_MAX]; /* why they do not move, by the last answer; "" = they do */
+    char why[KVP_DRAIN_WHY_MAX]; /* the reason in the last answer why the objects cannot move; "" = they move */
 } kvp_node_leave_t;
 
 /* The state of the connection with the keeper, used by keep.c. */
@@ -284,9 +284,9 @@ void kvp_node_drop_memory(kvp_node_t *node);
 void kvp_node_fence_anew(kvp_node_t *node);
 
 /* Functions of figures.c. kvp_node_failed stores the reason why the node is not mounted, for threads in kvp_node_wait.
- * kvp_node_publish copies the figures for other threads, and returns whether another thread wants the node to stop, at
- * *stop_by_ns_out at the latest. kvp_node_times_init gives the histograms their bounds. kvp_node_ask_stop asks for this
- * from another thread. */
+ * kvp_node_ask_stop requests a stop of the node, from another thread. kvp_node_publish copies the figures for other
+ * threads, and returns whether a stop was requested; the node must stop by *stop_by_ns_out. kvp_node_times_init gives
+ * the histograms their bounds. */
 void kvp_node_failed(kvp_node_t *node, kvp_err_t err);
 bool kvp_node_publish(kvp_node_t *node, uint64_t *stop_by_ns_out);
 void kvp_node_times_init(kvp_node_times_t *times);
@@ -362,26 +362,27 @@ void kvp_node_tiering_link_lost(kvp_node_t *node);
 void kvp_node_tiering_leave_memory(kvp_node_t *node);
 
 /* Functions of copying.c. kvp_node_copying_open: NOMEM. kvp_node_copying_on_order handles COPY as
- * kvp_node_tiering_on_order does its orders. kvp_node_copying_poll stores what was read, for a short time; it returns
- * true if more is left. kvp_node_copying_close ends the thread and frees all orders. */
+ * kvp_node_tiering_on_order handles its orders. kvp_node_copying_poll stores the objects that were read, for a short
+ * time; it returns true if objects are left. kvp_node_copying_close ends the thread and frees all orders. */
 kvp_err_t kvp_node_copying_open(kvp_node_t *node, const kvp_node_conf_t *from) KVP_MUST_USE;
 void kvp_node_copying_close(kvp_node_t *node);
 bool kvp_node_copying_on_order(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t *err_out);
 void kvp_node_copying_link_lost(kvp_node_t *node);
 bool kvp_node_copying_poll(kvp_node_t *node);
 
-/* Functions of leave.c. kvp_node_leave_tick sends what is due. kvp_node_leave_on_answer: PROTO. */
+/* Functions of leave.c. kvp_node_leave_tick sends DRAIN when it is due. kvp_node_leave_on_answer handles the answer:
+ * PROTO. */
 void kvp_node_leave_tick(kvp_node_t *node, uint64_t now_ns);
 uint64_t kvp_node_leave_due(const kvp_node_t *node);
 kvp_err_t kvp_node_leave_on_answer(kvp_node_t *node, const kvp_frame_t *frame) KVP_MUST_USE;
 void kvp_node_leave_link_lost(kvp_node_t *node);
-/* kvp_node_leave_end is called at the node's end: it logs what a drain has left, and why. */
+/* kvp_node_leave_end is called when the node stops: it logs the objects that a drain has left, and the reason. */
 void kvp_node_leave_end(const kvp_node_t *node);
 
 /* Functions of extent.c: storing an object in an extent that the master named. kvp_node_extent_begin checks the place
- * and sets the descriptor's word to WRITING. kvp_node_extent_store copies len bytes to offset `from` of the payload,
- * and kvp_node_extent_seal stores key and descriptor, then the word SEALED; both do so only while the word says
- * WRITING. False: the place is invalid, or no longer free for this object. */
+ * and sets the descriptor's state word to WRITING. kvp_node_extent_store copies len bytes to offset `from` of the
+ * payload. kvp_node_extent_seal stores key and descriptor, then sets the word to SEALED. Both act only while the word
+ * is WRITING. False: the place is invalid, or no longer free for this object. */
 bool kvp_node_extent_begin(kvp_node_t *node, const kvp_wire_stage_t *at, uint16_t key_len) KVP_MUST_USE;
 bool kvp_node_extent_store(kvp_node_t *node, const kvp_wire_stage_t *at, uint64_t from, const void *bytes, uint64_t len)
     KVP_MUST_USE;

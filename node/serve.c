@@ -144,7 +144,7 @@ give_to_transport(kvp_node_t *node, kvp_node_conn_t *conn)
     conn_close(node, conn);
 }
 
-/* begin_tls gives the connection to the threads of the handshakes, with its bytes unread. */
+/* begin_tls passes the connection, with its bytes unread, to the threads that run handshakes. */
 static void
 begin_tls(kvp_node_t *node, kvp_node_conn_t *conn)
 {
@@ -208,8 +208,9 @@ set_keepalive(int fd)
     }
 }
 
-/* Opens a connection; takes fd and tls. tls: it has ended its handshake; NULL = it is not encrypted, or not yet.
- * has_failed: the handshake failed, and the connection ends when the peer has read the reason. */
+/* Opens a connection; takes fd and tls. tls: a connection whose handshake has ended; NULL = not encrypted, or the
+ * handshake has not begun. has_failed: the handshake failed, and the connection ends when the peer has read the reason.
+ */
 static void
 conn_open(kvp_node_t *node, kvp_node_listener_t *l, int fd, kvp_tls_t *tls, bool has_failed)
 {
@@ -240,7 +241,7 @@ conn_open(kvp_node_t *node, kvp_node_listener_t *l, int fd, kvp_tls_t *tls, bool
         kvp_node_watch(node, &conn->ev, has_begun ? EPOLLIN : EPOLLIN | EPOLLRDHUP) != KVP_OK)
         conn_close(node, conn);
     else if (tls != NULL || has_failed)
-        on_conn(node, &conn->ev, EPOLLIN); /* bytes that came with the end of the handshake */
+        on_conn(node, &conn->ev, EPOLLIN); /* frames that arrived with the last bytes of the handshake */
 }
 
 /* ---- TLS */
@@ -267,7 +268,7 @@ wake_loop(void *arg)
     kvp_epoll_wake(&node->events.epoll);
 }
 
-/* Starts the handshakes, if this process has files for TLS. */
+/* Starts the threads that run handshakes, if this process has files for TLS. */
 static kvp_err_t
 open_tls(kvp_node_t *node)
 {

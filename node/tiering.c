@@ -93,7 +93,7 @@ take_back_lost(kvp_node_t *node, order_t *o)
         if (o->flags[i] != 0 && !kvp_tier_is_kept(node->tiering.tier, &o->steps[i].op)) o->flags[i] = 0;
 }
 
-/* Logs loads that took long, with a limited rate. The master counts the gets that waited for them. */
+/* Logs slow loads, at a limited rate. The master counts the gets that waited for these loads. */
 static void
 log_slow_loads(kvp_node_t *node, const order_t *o, uint64_t took_ns)
 {

@@ -53,7 +53,7 @@ span_text(uint64_t ms, char text[SPAN_MAX])
     return text;
 }
 
-/* What helps against the cause; "" = nothing is to be done. */
+/* Returns a remedy for the cause; "" = no remedy is needed. */
 static const char *
 help_for(const Kvp__Pb__Explained *e)
 {
@@ -140,7 +140,7 @@ cause_text(uint32_t cause)
     return cause < KVP_CAUSES_N ? texts[cause] : "a cause that this version does not know";
 }
 
-/* Returns the length of the node's name in the name of a copy's segment: a tier is called NODE/ssd. */
+/* Returns the length of the node's name within the name of a copy's segment: a tier is named NODE/ssd. */
 static int
 node_len(const Kvp__Pb__ObjectCopy *copy)
 {

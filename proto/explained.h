@@ -19,8 +19,8 @@ const char *kvp_segment_state_name(uint32_t state);
 void kvp_explained_write(kvp_jsonw_t *w, const void *key, size_t key_len, const Kvp__Pb__ExplainReply *msg,
                          kvp_explained_transport_fn transport, void *arg);
 
-/* kvp_drain_why writes why a drain does not go on, and what helps; "" = it does. Returns `why`. kvp_drain_failure
- * returns why the last copy failed; static. */
+/* kvp_drain_why writes the reason why a drain cannot continue, and a remedy; "" = it continues. Returns `why`.
+ * kvp_drain_failure returns the reason why the last copy failed; static. */
 #define KVP_DRAIN_WHY_MAX 320u
 #define KVP_DRAIN_HOLDER_MAX 160 /* bytes of held_by that are shown */
 const char *kvp_drain_why(const Kvp__Pb__DrainReply *msg, char why[KVP_DRAIN_WHY_MAX]);

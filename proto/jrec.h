@@ -15,7 +15,8 @@ typedef enum {
     KVP_JREC_BASE = 1, /* record kind, a kvp_jrec_term_t: the records from here to WHOLE describe the complete state */
     KVP_JREC_WHOLE = 2, /* record kind, a kvp_jrec_t: ends the records that describe the complete state */
     KVP_JREC_TERM = 3, /* record kind, a kvp_jrec_term_t: the master of a new term continues the log */
-    /* kvp_jrec_commit_t: a version of an object is committed at its places, and replaces every other one of its key */
+    /* kvp_jrec_commit_t: a version of an object is committed at these places, and replaces all other versions of its
+     * key */
     KVP_JREC_COMMIT = 4,
     /* kvp_jrec_gone_t: no version of the key up to the record's version exists any more. If the memory with the version
      * was lost (KVP_GONE_LOST), the version may return with the memory. */
@@ -24,7 +25,8 @@ typedef enum {
     KVP_JREC_SEGMENT = 7, /* record kind, a kvp_jrec_segment_t: gives a segment the number for later records */
     KVP_JREC_SEGMENT_OVER = 8, /* record kind, a kvp_jrec_over_t: the segment has no objects any more */
     KVP_JREC_OLDEST = 9, /* record kind, a kvp_jrec_oldest_t: all puts below the record's generation have ended */
-    KVP_JREC_DRAIN = 10, /* record kind, a kvp_jrec_drain_t: a segment's memory is being drained, or not any more */
+    /* record kind, a kvp_jrec_drain_t: a drain of a segment has begun, has changed, or has ended */
+    KVP_JREC_DRAIN = 10,
 } kvp_jrec_kind_t;
 
 /* Why a version was removed from the log's state. */
@@ -93,7 +95,7 @@ typedef struct {
     uint32_t why; /* a kvp_gone_t */
     uint16_t key_len; /* length of the key in bytes; 0 = the record has no key */
     uint8_t flags; /* KVP_JREC_LINEAGE, KVP_JREC_READ; the other bits are 0 */
-    uint8_t cause; /* the cause as a kvp_cause_t, which is finer than `why`; 0 = not recorded */
+    uint8_t cause; /* cause of the departure, a kvp_cause_t, which is more exact than `why`; 0 = not recorded */
 } kvp_jrec_gone_t;
 
 typedef struct {
@@ -131,9 +133,10 @@ typedef struct {
 } kvp_jrec_oldest_t;
 
 #define KVP_JREC_DRAINING 0x1u /* flags of a DRAIN: the segment is being drained */
-#define KVP_JREC_DRAIN_NO_EVICT 0x2u /* no object is evicted to make room for the segment's objects */
-#define KVP_JREC_DRAIN_UNTIL_MOUNT 0x4u /* the drain ends with the node's next mount */
-#define KVP_JREC_DRAIN_SSD 0x8u /* objects that are on the node's SSD alone are moved, too */
+/* flag of a DRAIN: no object is evicted to make room for the segment's objects */
+#define KVP_JREC_DRAIN_NO_EVICT 0x2u
+#define KVP_JREC_DRAIN_UNTIL_MOUNT 0x4u /* flag of a DRAIN: the drain ends with the node's next mount */
+#define KVP_JREC_DRAIN_SSD 0x8u /* flag of a DRAIN: objects that only the node's SSD has are moved, too */
 
 typedef struct {
     kvp_jrec_t head;

@@ -6,7 +6,7 @@
 
 #include "common/hash.h"
 
-#ifndef KVP_PROTO_VERSION /* the build of a test defines a higher version, for a master of the next version */
+#ifndef KVP_PROTO_VERSION /* a test builds a master of the next version by defining this */
 #define KVP_PROTO_VERSION 1u
 #endif
 #define KVP_PROTO_VERSION_MIN 1u
@@ -15,11 +15,12 @@
 #define KVP_LIST_MAX 4096u
 #define KVP_SEGMENTS_MAX 64u
 #define KVP_NAME_MAX 128u
-/* The bytes of a pool's id that STATUS and HTTP show. The whole id proves to nodes that a master knows the peer. */
+/* Number of bytes of a pool's id that STATUS and HTTP show. The whole id is a secret: with it a client proves to nodes
+ * that a master knows it. */
 #define KVP_POOL_ID_SHOWN 4u
 #define KVP_PATTERN_MAX 1024u
 #define KVP_REPLICAS_MAX 8u
-/* The points of a curve in Status: hit ratios of caches of 2^20 bytes and more, eight for each doubling. */
+/* The points of a curve in Status are hit ratios of caches from 2^20 bytes on, eight points for each doubling. */
 #define KVP_CURVE_FIRST 20u
 #define KVP_CURVE_OCTAVE 8u
 #define KVP_CURVE_POINTS 209u /* number of points: the last cache has 2^46 bytes */
@@ -59,7 +60,9 @@ typedef enum {
     KVP_SEG_DRAINING = 2, /* serves reads, accepts no puts */
     KVP_SEG_LOST = 3, /* its node is lost */
     KVP_SEG_CONNECTING =
-        4, /* in SegmentInfo: serves reads, and accepts puts when the master has compared it with its log */
+        /* in SegmentInfo: the node is connected and serves reads; it accepts puts after the master has compared it with
+         * its log */
+    4,
 } kvp_segment_state_t;
 
 typedef enum {
@@ -105,7 +108,9 @@ typedef enum {
         32, /* client to master: Explain; answer: ExplainReply: where an object is, or why it is not there */
     KVP_OP_TASK = 33, /* client to master: Task; answer: TaskReply: copies or moves an object, or reports on that */
     KVP_OP_DRAIN =
-        35, /* client or node to master: Drain; answer: DrainReply: empties a node, and reports how far it is */
+        /* client or node to master: Drain; answer: DrainReply: begins or ends the drain of a node, or reports its
+         * progress */
+    35,
     KVP_OP_SESSIONS = 36, /* client to master: Sessions; answer: SessionsReply: lists the sessions, or ends one */
 
     KVP_OP_MOUNT = 48, /* node to master: Mount; answer: MountReply */
@@ -140,7 +145,9 @@ typedef enum {
     KVP_OP_PEER_MOVE = 82, /* peer to peer: PeerMove, n kvp_peer_piece_t; answer: Reply, n kvp_peer_moved_t */
     KVP_OP_PEER_NOTIFY = 83, /* peer to peer: PeerNotify; answer: Reply */
     KVP_OP_PEER_CUT = 84, /* peer to peer: PeerCut, n u64; answer: Reply */
-    KVP_OP_PEER_MAP = 85, /* peer to peer: PeerMap; answer: Reply, 1 u64: index of the cell, with descriptors */
+    /* peer to peer: PeerMap; answer: Reply, 1 u64: index of the piece's cell in the memory `words`; with file
+     * descriptors */
+    KVP_OP_PEER_MAP = 85,
     KVP_OP_PEER_RDMA = 86, /* peer to peer: PeerRdma; answer: Reply */
     /* peer to peer: PeerStage; answer: Reply, 1 kvp_peer_at_t: the bounce buffer; none if it is given back */
     KVP_OP_PEER_STAGE = 87,
@@ -205,7 +212,7 @@ typedef enum {
 typedef struct {
     kvp_digest_t digest;
     uint64_t version; /* version of the protected object; 0 = any version */
-    uint32_t set; /* number that the client chose for the objects of one old ticket */
+    uint32_t set; /* records of PRESENT with the same number belong to one old ticket; the client chooses the number */
     uint32_t ttl_ms; /* RESERVE and GROUP: milliseconds for which the reservation still lasts; 0 = it is over */
     uint32_t kind;
     uint32_t reserved; /* always 0 */
@@ -362,16 +369,17 @@ kvp_tier_slot_of(kvp_digest_t digest)
 #define KVP_STAGE_FAILED 2u /* STAGE failed: the load from the SSD may succeed later */
 
 #define KVP_COPY_OK 0u
-#define KVP_COPY_STALE 1u /* COPY failed: the source does not have the object */
+#define KVP_COPY_STALE 1u /* COPY failed: the source does not have the object any more */
 #define KVP_COPY_AWAY 2u /* COPY failed: this node cannot read from the source at present */
-#define KVP_COPY_FAILED 3u /* COPY failed: no memory, a deadline, or the extent is not free for the object any more */
+/* COPY failed: the node has no memory, the deadline passed, or the extent is no longer free for the object */
+#define KVP_COPY_FAILED 3u
 
 /* States in an answer to TASK. */
 typedef enum {
     KVP_TASK_WAITS = 0, /* no copy was begun yet */
     KVP_TASK_RUNS = 1,
     KVP_TASK_FAILED = 2,
-    KVP_TASK_DONE = 3, /* the copies are in the log for good; of a move: the other copy is gone */
+    KVP_TASK_DONE = 3, /* the records of the copies are synced; of a move: the old copy is dropped */
 } kvp_task_state_t;
 
 /* What a DRAIN asks for. */
@@ -381,7 +389,7 @@ typedef enum {
 /* States in an answer to DRAIN. */
 #define KVP_DRAIN_NONE 0u /* the node is not draining */
 #define KVP_DRAIN_RUNS 1u
-#define KVP_DRAIN_DONE 2u /* no object is left in the node's memory, and with with_ssd on its SSD */
+#define KVP_DRAIN_DONE 2u /* no object is left in the node's memory, and, with with_ssd, none on its SSD */
 /* The last failure in an answer to DRAIN, beside KVP_COPY_*: an object on the SSD could not be loaded. */
 #define KVP_DRAIN_UNREAD 4u
 
@@ -414,7 +422,9 @@ _Static_assert(sizeof(kvp_wire_term_t) == 16, "wire format");
 #define KVP_PEER_NOTIFY_NAME_MAX 256u
 #define KVP_PEER_NOTIFY_MAX 16384u
 #define KVP_PEER_KEY_MAX 96u
-#define KVP_PEER_CELLS 4096u /* number of u64 cells in the memory `words` of an endpoint */
+/* number of u64 cells in the memory `words` of an endpoint; a cell shows whether a piece of memory is still published
+ */
+#define KVP_PEER_CELLS 4096u
 
 typedef struct {
     uint64_t addr; /* first address; if len is 0, the request is for the registered range with the lowest address */

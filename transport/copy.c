@@ -18,7 +18,7 @@
 #include <immintrin.h>
 #include <stdatomic.h>
 
-#define AVX_STATE 6u /* bits of XCR0: the system saves the registers of SSE and AVX */
+#define AVX_STATE 6u /* bits of the register XCR0: the system saves the registers of SSE and AVX */
 
 static bool
 ask_processor(void)
@@ -31,12 +31,12 @@ ask_processor(void)
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & bit_AVX2) != 0;
 }
 
-/* The answer is kept, because a virtual machine takes microseconds for it. The compiler's own function for this is not
- * used: with zig, which builds the releases, it always returns false. */
+/* The result is kept, because in a virtual machine the instruction takes microseconds. The compiler's own function is
+ * not used: with zig, which builds the releases, it always returns false. */
 bool
 kvp_copy_has_avx2(void)
 {
-    static _Atomic int known; /* 0 = not asked yet, 1 = no, 2 = yes */
+    static _Atomic int known; /* 0 = not determined yet, 1 = no AVX2, 2 = AVX2 */
     int answer = atomic_load_explicit(&known, memory_order_relaxed);
 
     if (answer == 0) {

@@ -46,7 +46,7 @@ typedef struct {
     bool may_leave;
     bool may_spin; /* the drive polls instead of sleeping for as long as an endpoint asks (kvp_ep_t.spin_ns) */
     uint64_t now_ns; /* the time of the last clock reading */
-    uint64_t waited_ns; /* the time in which the drive slept, or polled and nothing came */
+    uint64_t waited_ns; /* the time in which the drive slept, or polled without a completion */
     uint64_t moved_ns; /* the time of the last round in which a transfer was submitted or completed */
 } kvp_drive_t;
 

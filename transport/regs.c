@@ -129,8 +129,8 @@ kvp_regs_add(kvp_regs_t *regs, void *addr, size_t len, const kvp_devmem_t *mem)
     return err;
 }
 
-/* Marks the range that begins at start as leaving, so that it gets no new holds, and returns it. NULL: there is no such
- * range, or another thread is removing it. */
+/* Marks the range that begins at start as leaving, and returns it. A leaving range gets no new holds. NULL: there is no
+ * such range, or another thread is removing it. */
 static kvp_reg_t *
 begin_leave(kvp_regs_t *regs, uintptr_t start)
 {

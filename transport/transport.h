@@ -105,7 +105,7 @@ typedef struct {
 
 /* The requests of peers that a serving side answered. One request may have many operations. */
 typedef struct {
-    kvp_histogram_t read_ns, write_ns; /* from a request's first operation to the end of its answer */
+    kvp_histogram_t read_ns, write_ns; /* times from a request's first operation to the end of its answer */
     _Atomic uint64_t read_bytes, written_bytes;
 } kvp_served_t;
 
@@ -123,8 +123,8 @@ typedef struct {
     /* software adapters are trusted: kvp_ep_t.needs_sums stays false for an endpoint on a software adapter */
     bool trusts_adapters;
     const void *own; /* the options of this one transport, of the type that its table.h declares; NULL = defaults */
-    /* Counts of requests of peers; borrowed for the life of the instance; NULL = not wanted. A transport whose peers
-     * move the bytes themselves (shm, rdma) counts nothing. */
+    /* Counts of the requests of peers; borrowed for the life of the instance; NULL = not wanted. For shm and rdma
+     * nothing is counted, because there the peers move the bytes themselves. */
     kvp_served_t *served;
 } kvp_tp_conf_t;
 

@@ -5,7 +5,8 @@
 
 #include "transport/copy.h"
 
-#define CHUNK 64u /* pieces that kvpool_copy holds registered at one time; kvpool_unregister waits for one chunk */
+/* limit of the pieces that kvpool_copy has registered at one time; kvpool_unregister waits for at most one chunk */
+#define CHUNK 64u
 
 /* State of kvpool_copy: the chunk of pieces that is being copied. Copies to or from a device run in the background on
  * a queue. The queue stays open for the next pieces of the same device context. */

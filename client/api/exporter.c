@@ -23,14 +23,15 @@
 #define REQUEST_MAX 4096u
 #define TEXT_MAX (1u << 20)
 #define LIFE_NS (2 * KVP_NS_PER_S)
-#define ACCEPT_PAUSE_NS (100 * KVP_NS_PER_MS) /* after a failed accept, such as for lack of descriptors */
+/* pause after a failed accept, for example when the process has no descriptor left */
+#define ACCEPT_PAUSE_NS (100 * KVP_NS_PER_MS)
 
-/* A connection: it reads the request, sends the answer, and then discards bytes until the peer closes. */
+/* A connection. It reads the request, sends the answer, and then reads and drops bytes until the peer closes. */
 typedef struct {
     int fd; /* -1 = the place is free */
     uint64_t until_ns;
     size_t in_len, sent;
-    kvp_buf_t out; /* the answer; empty until the request is complete */
+    kvp_buf_t out; /* the answer; empty until the whole request was read */
     char in[REQUEST_MAX + 1];
 } place_t;
 
@@ -107,7 +108,8 @@ add_metrics(kvp_metrics_t *m, kvpool_t *pool)
 }
 
 /* ---- requests */
-/* Passes the headers to the guard. Cuts the lines of the request, which ends with an empty line. */
+/* Passes the headers to http_guard, and returns its result. Cuts `line` at its line ends; an empty line ends the
+ * request. */
 static const char *
 check_headers(char *line, bool is_loopback)
 {
@@ -226,8 +228,8 @@ read_request(const kvp_exporter_t *x, place_t *p)
     return p->out.err == KVP_OK;
 }
 
-/* Sends more of the answer, or discards bytes after it: a close with unread bytes would reset the connection. Returns
- * false if the connection ended. */
+/* Sends more of the answer. After the answer it drops received bytes, because closing a socket with unread bytes would
+ * reset the connection. Returns false if the connection ended. */
 static bool
 write_more(place_t *p)
 {

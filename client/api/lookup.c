@@ -125,7 +125,7 @@ static void
 refuse_granted(const ask_t *a)
 {
     kvp_mastersession_t *session = a->call->pool->session;
-    kvp_buf_t *tickets = &a->call->scratch->in; /* this buffer held the master's answer, so a ticket fits in it */
+    kvp_buf_t *tickets = &a->call->scratch->in; /* the buffer held the master's longer answer, so a ticket fits in it */
     kvp_link_t *link;
 
     if (a->ticket == 0 || kvp_session_hold(session, 0, &link) != KVP_OK) return;

@@ -29,7 +29,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define QUERY_TEXT_MAX (256u << 10) /* limit of kvp_query_run_text: more than a page of sessions needs */
+/* limit of the text of kvp_query_run_text: more than a page of sessions needs */
+#define QUERY_TEXT_MAX (256u << 10)
 
 /* ---- questions to the master: one message and one answer */
 kvp_op_session_t
@@ -288,7 +289,7 @@ typedef struct {
     char name[KVP_HOST_ID_MAX + 1];
     char host_id[KVP_HOST_ID_MAX + 1];
     kvp_session_conf_t session;
-    kvp_hostport_t metrics; /* where to serve metrics; an empty host = nowhere */
+    kvp_hostport_t metrics; /* address at which metrics are served; an empty host = none */
     uint64_t slow_call_ns, drain_ns;
 } opening_t;
 
@@ -459,7 +460,7 @@ start_node(kvpool_t *pool, const opening_t *o, uint64_t deadline_ns)
 {
     const kvpool_conf_t *conf = &o->conf;
     kvp_creds_t files;
-    /* without a name the node has that of its certificate */
+    /* a node without a name takes the name in its certificate */
     const bool has_name = conf->name != o->name || !kvp_creds_tls(&files) || files.tls_cert == NULL;
     kvp_node_conf_t node = {
         .masters = conf->master,
@@ -474,13 +475,13 @@ start_node(kvpool_t *pool, const opening_t *o, uint64_t deadline_ns)
         .ssd_n = conf->ssd_n,
         .ssd_writes = conf->ssd_writes,
         .fetch = &kvp_fetch_ops,
-        .is_insecure = true, /* a program that names an address needs no option; the node logs a warning */
+        .is_insecure = true, /* a program that sets an address needs no option; the node only logs a warning */
     };
     kvp_err_t err;
 
     if (conf->memory_bytes == 0) return KVP_OK;
     err = kvp_node_start(&node, deadline_ns, &pool->node);
-    if (err == KVP_SEGMENT_EXISTS || err == KVP_DEADLINE) /* the embedded node logs no reason for these errors */
+    if (err == KVP_SEGMENT_EXISTS || err == KVP_DEADLINE) /* for these errors the embedded node logs no reason */
         kvp_log_error("client",
                       err == KVP_DEADLINE ? "the node \"%s\" was not mounted in time"
                                           : "the pool already has a connected node with the name \"%s\", maybe another "
@@ -603,7 +604,7 @@ kvpool_close(kvpool_t *pool)
     kvp_calls_wait(&pool->calls);
     kvp_exporter_stop(pool);
     kvp_views_end(pool);
-    /* the session ends first, because a drain waits for what the session holds */
+    /* ends the session first, because a drain waits for the objects that the session holds */
     if (pool->session != NULL) kvp_session_destroy(pool->session);
     if (pool->node != NULL && pool->drain_ns > 0) {
         kvp_node_drain(pool->node);

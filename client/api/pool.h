@@ -53,8 +53,8 @@ struct kvpool {
     kvp_list_t views; /* the open views of objects; guarded by lock */
     kvp_held_tickets_t held_tickets; /* tickets at the master of open views and reservations */
     uint32_t tenant;
-    uint64_t drain_ns; /* how long kvpool_close drains the embedded node at most; 0 = not at all */
-    uint64_t slow_call_ns; /* calls that take longer are counted and logged; 0 = none */
+    uint64_t drain_ns; /* limit of the time for which kvpool_close drains the embedded node; 0 = no drain */
+    uint64_t slow_call_ns; /* limit of the time of a call, above which it is counted and logged as slow; 0 = no limit */
     kvp_log_limit_t slow_limit;
     uint32_t locations; /* most cached locations of objects, for reads without a question to the master; 0 = no cache */
 };
@@ -74,15 +74,15 @@ typedef struct {
     uint64_t join_until_ns; /* of a put: end of the wait for another client's put of the key; see client/core/putop.h */
     bool is_patient; /* the call waits for a master until deadline_ns, even if master_wait_ms is shorter */
     bool asks_state; /* the call is allowed on a handle with is_state_only */
-    /* Where the time of the call went. move_ns has the time for the objects' bytes, node_ns the part of it in which
-     * nodes were awaited. */
+    /* Times of the call's parts: move_ns is the time for the objects' bytes; node_ns is the part of it in which the
+     * call waited for nodes. */
     uint32_t keys_n;
     uint64_t master_ns, move_ns, node_ns, retry_ns;
 } kvp_apicall_t;
 
 /* kvp_call_begin checks handle and options. Errors: INVALID, FORKED, CLOSED, NOMEM. After OK the caller ends the call
- * with kvp_call_end, which returns err, counts err if it is DEADLINE, and logs a slow call. kvp_call_measure makes the
- * end of the call measure its time as the time of this kind of call. */
+ * with kvp_call_end. It returns err, counts DEADLINE, and logs a slow call. After kvp_call_measure it also records the
+ * call's time for this kind of call. */
 kvp_err_t kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_out) KVP_MUST_USE;
 kvp_err_t kvp_call_end(kvp_apicall_t *call, kvp_err_t err);
 static inline void
@@ -134,8 +134,8 @@ typedef struct kvp_query {
     const kvp_digest_t *digests; /* the keys' digests inside the question's message */
 } kvp_query_t;
 kvp_err_t kvp_query_run(kvp_apicall_t *call, kvp_query_t *query) KVP_MUST_USE;
-/* kvp_query_run_text runs a query whose `read` writes JSON to `arg`, a kvp_jsonw_t, and copies the text to buf. Errors
- * also of kvp_jsonw_give. */
+/* kvp_query_run_text runs a query whose `read` writes JSON to `arg`, a kvp_jsonw_t, and copies the text to buf. Errors:
+ * those of kvp_query_run and of kvp_jsonw_give. */
 kvp_err_t kvp_query_run_text(kvp_apicall_t *call, kvp_query_t *query, char *buf, size_t cap, size_t *len_out)
     KVP_MUST_USE;
 
@@ -149,8 +149,8 @@ kvp_query_at(const kvp_query_t *query, uint32_t i)
 /* kvp_drain_state (drain.c) returns the name of a drain's state: "none", "running" or "done". */
 const char *kvp_drain_state(const Kvp__Pb__DrainReply *msg);
 
-/* kvp_drain_write_wait (drain.c) writes the member "waits_for": why a drain does not go on, and what helps; "" = none.
- */
+/* kvp_drain_write_wait (drain.c) writes the member "waits_for": the reason why a drain cannot continue, and a remedy;
+ * "" = it continues. */
 void kvp_drain_write_wait(kvp_jsonw_t *w, const Kvp__Pb__DrainReply *msg);
 
 /* kvp_call_release releases the tickets that were recorded under the id (control/tickets.h). Returns true if the

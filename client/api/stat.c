@@ -280,7 +280,7 @@ write_call(kvp_jsonw_t *w, const char *name, const kvp_histogram_t *took)
     kvp_jsonw_close(w, '}');
 }
 
-/* Writes what the master says about this client's identity: empty if the master asks for none. */
+/* Writes the tenant, role and id that the master found for this client; empty if the master requires no identity. */
 static void
 write_identity(kvp_apicall_t *call, kvp_jsonw_t *w)
 {

@@ -46,8 +46,8 @@
 #define RETRY_MAX_MS 200u /* longest pause between attempts to connect if calls do not wait (master_wait_ns > 0) */
 #define LASTING_NS (2 * KVP_NS_PER_S) /* a session that lasted this long resets the count of lost sessions */
 #define CONNECT_MAX_NS (1 * KVP_NS_PER_S) /* time limit of one attempt to connect to a master */
-/* The same on a connection with TLS: an attempt that ends early, because many clients come at once, wastes a handshake.
- */
+/* The same for connections with TLS. It is longer, because an attempt that ends early wastes a handshake when many
+ * clients connect at once. */
 #define HELLO_TLS_MAX_NS (3 * KVP_NS_PER_S)
 #define SEVERAL_WAIT_NS (10 * KVP_NS_PER_S) /* least wait of calls for a new leader if there are several masters */
 /* time limit for drain notices between two heartbeats; after 1250 ms of silence a client loses the keys of its
@@ -342,11 +342,12 @@ hold_link(kvp_mastersession_t *s, uint64_t deadline_ns, bool is_soon, kvp_link_t
         err = call_err(s->last_err);
         if (now >= deadline_ns) break;
         if (s->last_incarnation == 0 && (err == KVP_VERSION || s->last_err == KVP_NOT_FOUND)) break;
-        /* The only address is that of a standby, which knows the leader: the caller needs other addresses. */
+        /* The only configured address is that of a standby. The standby names the leader, but the caller must configure
+         * the leader's address. */
         if (s->last_incarnation == 0 && s->last_err == KVP_NOT_LEADER && strstr(s->why, "does not lead; ") != NULL)
             break;
         if (err == KVP_DENIED || err == KVP_EXPIRED ||
-            err == KVP_INVALID) { /* waiting does not help; the background thread tries again */
+            err == KVP_INVALID) { /* the call does not wait; the background thread tries again */
             if (now < s->next_try_ns || s->is_connecting) break;
         }
         if (s->is_connecting)

@@ -50,7 +50,7 @@ typedef struct {
     uint32_t moves_cap;
     kvp_buf_t *out;
     uint64_t deadline_ns;
-    uint32_t keeps_here; /* 1 = the master is asked for copies on this host, and places is NULL */
+    uint32_t keeps_here; /* flag: 1 = the master is asked to make copies on this host; places is then NULL */
     const uint32_t *epoch; /* epoch that the tenant must have, else STALE; NULL = any. With an epoch, places is NULL */
     bool wants_sums;
     kvp_cached_place_t *places; /* buffer for n cached locations; NULL = ask the master for every item */

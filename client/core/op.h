@@ -58,10 +58,11 @@ typedef enum {
     /* FILL and SEAL, one after the other: the shell computes the checksum before it sends the descriptor
      * (kvp_move_set_sum) */
     KVP_MOVE_PUT,
-    /* Two kinds of moves for a shell that transfers an object in parts; getop and putop never ask for them. */
+    /* Two kinds of moves for a shell that transfers an object in parts; getop and putop never request them. */
     KVP_MOVE_READ_PART, /* read one part of the payload; a READ reads the object's last part */
     KVP_MOVE_FILL_MORE, /* write one part of the payload; a FILL wrote the object's first part and the state word */
-    /* For a node that copies an object: read the payload, the key and the descriptor, whose first line comes last */
+    /* For a node that copies an object: read the payload, then the key and the descriptor; the descriptor's first line
+     * is read last. */
     KVP_MOVE_READ_WHOLE,
 } kvp_move_kind_t;
 

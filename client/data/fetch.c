@@ -78,7 +78,7 @@ begin_move(kvp_move_t *mv, kvp_span_t *span, kvp_iov_t *iov, kvp_fetch_t *fetch,
 static void
 end_move(const kvp_move_t *mv, kvp_fetch_t *fetch)
 {
-    /* PROTO: no such place in the source, because another object's node has the segment id by now */
+    /* PROTO: the source has no such place, because the segment id belongs to another node's memory now */
     fetch->err = mv->err == KVP_CORRUPT || mv->err == KVP_PROTO ? KVP_STALE : mv->err;
     fetch->desc = mv->desc;
     fetch->sum = mv->sum;

@@ -137,7 +137,7 @@ make_read(kvp_plan_t *s, const kvp_chunk_mem_t *mem)
     return make_payload(s, &s->x[0]);
 }
 
-/* The first line is read after the bytes that it vouches for. */
+/* The descriptor's first line is read last, because it proves that the bytes read before it were valid. */
 static kvp_err_t
 make_read_whole(kvp_plan_t *s, const kvp_chunk_mem_t *mem)
 {

@@ -29,7 +29,8 @@ typedef struct {
     uint32_t others; /* number of copies or places to try if these moves fail; each gets its share of the time */
     /* Some of the moves write copies of one object: once one copy is complete, silent nodes are not awaited. */
     bool has_copies;
-    uint64_t *waited_ns; /* the time in which nodes were awaited is added; borrowed, NULL = not wanted */
+    /* the time in which this transfer waited for nodes is added here; borrowed; NULL = not measured */
+    uint64_t *waited_ns;
 } kvp_transfer_t;
 
 /* kvp_transfer_run carries out the moves and fills in each move's result (kvp_move_t.err and the fields after it).

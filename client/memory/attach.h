@@ -80,7 +80,7 @@ struct kvp_peer {
 typedef struct {
     uint32_t segment_id;
     const uint8_t *uuid;
-    const char *node; /* name of the node, which its certificate must have; NULL = any */
+    const char *node; /* name that the node's certificate must have; NULL = any name */
     const char *addr; /* address of the node, HOST:PORT */
     const char *unix_path; /* Unix socket of the node; empty = use addr */
     uint32_t chunks_n;

@@ -140,9 +140,9 @@ kvp_err_t kvp_peers_send_drained(kvp_peers_t *peers, const kvp_drain_notice_t *n
 /* kvp_peers_pool_id returns the id of the pool, borrowed as long as the peers. */
 const uint8_t *kvp_peers_pool_id(const kvp_peers_t *peers);
 
-/* kvp_peers_transport returns the name of the transport that is used to a segment's node, or that would be chosen;
- * "none" if no transport of ours reaches the node. Shared memory needs a Unix socket of the node that this process may
- * use; unix_path "" = its path is not known. */
+/* kvp_peers_transport returns the name of the transport to a segment's node: the one in use, or the one that would be
+ * chosen; "none" if no transport of ours reaches the node. Shared memory needs a Unix socket of the node that this
+ * process may use; unix_path "" = its path is not known. */
 const char *kvp_peers_transport(kvp_peers_t *peers, uint32_t segment_id, const char *host_id, const char *offered,
                                 const char *unix_path);
 

@@ -85,7 +85,7 @@ struct kvp_http_request {
     uint64_t begun_ns;
     const char *refusal; /* reason to refuse the request, for any path; NULL = accepted */
     unsigned refusal_status;
-    char why[KVP_IDENTITY_WHY_MAX]; /* the reason, if the request's token does not suffice */
+    char why[KVP_IDENTITY_WHY_MAX]; /* reason for people, if the request is refused for its token */
     kvp_buf_t body;
     size_t dropped_bytes;
     /* a flag: a slow handler has filled the response; the handler's thread sets it before the connection is
@@ -422,7 +422,7 @@ check_headers(const kvp_http_t *http, struct MHD_Connection *connection, const c
     return kvp_http_guard_check(&guard, http->is_loopback, is_page);
 }
 
-/* Sets the refusal of a request whose token does not suffice. */
+/* Sets the refusal of the request, if it needs a token and its token does not permit it. */
 static void
 check_token(kvp_http_t *http, kvp_http_request_t *request, const char *url, const char *method)
 {

@@ -50,10 +50,10 @@ kvp_err_t kvp_http_route_slow(kvp_http_t *http, const char *method, const char *
  * half of which may be held (http_places.h). slow: requests queued or running in slow handlers (default 32). */
 void kvp_http_size(kvp_http_t *http, uint32_t places, uint32_t slow);
 
-/* kvp_http_protect makes requests need a token of that file, with the role that http_tokens.c has for the path; NULL =
- * none. has_metrics: /metrics as well. Call it before the start. The errors of kvp_http_tokens_open, logged.
- * kvp_http_own_token returns the value of Authorization for requests of this process to itself, which allows all;
- * "" = none is needed. */
+/* kvp_http_protect makes requests need a token of that file; http_tokens.c has the role for each path. NULL = no
+ * request needs one. has_metrics: /metrics needs a token as well. Call it before the start. The errors of
+ * kvp_http_tokens_open, logged. kvp_http_own_token returns the value of Authorization for this process's requests to
+ * itself, which permits everything; "" = no request needs a token. */
 kvp_err_t kvp_http_protect(kvp_http_t *http, const char *token_file, bool has_metrics) KVP_MUST_USE;
 const char *kvp_http_own_token(const kvp_http_t *http);
 

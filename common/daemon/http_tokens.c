@@ -9,10 +9,11 @@
 #include <time.h>
 
 #define REFRESH_NS KVP_NS_PER_S
-#define OWN_BYTES 24u /* random bytes in the token of this process */
+#define OWN_BYTES 24u /* number of random bytes in the token that this process makes for its own requests */
 #define AUDIT_PATH_MAX 120 /* most characters of a path in the audit */
 
-/* The longest path that fits counts; a path that ends in a slash covers all below it. method NULL: all methods. */
+/* The rule with the longest fitting path counts. A path that ends with a slash covers all paths below it. method NULL:
+ * all methods. */
 static const struct {
     const char *method, *path;
     kvp_authrole_t role; /* KVP_MAY_NOTHING: needs no token */
@@ -102,7 +103,7 @@ find_role(const kvp_http_tokens_t *t, const char *method, const char *path)
     return role;
 }
 
-/* Compares all bytes, so that the time does not tell how many are right. */
+/* Compares all bytes, so that the time of the comparison does not show how many bytes are right. */
 static bool
 is_own(const kvp_http_tokens_t *t, const char *authorization)
 {

@@ -14,12 +14,12 @@
 typedef struct {
     const char *file; /* path of the token file; NULL = every request is allowed; borrowed */
     bool has_metrics; /* flag: /metrics needs a token as well */
-    kvp_authrole_t rest; /* role for paths without a rule; KVP_MAY_NOTHING = monitor for GET, else writer */
+    kvp_authrole_t rest; /* role that paths without a rule need; KVP_MAY_NOTHING = monitor for GET, else writer */
     pthread_mutex_t lock; /* guards the fields below */
     kvp_tokenfile_t *tokens;
     kvp_tokenfile_stamp_t stamp;
     uint64_t checked_ns; /* when the file was last looked at */
-    char own[KVP_HTTP_TOKEN_HEADER_MAX]; /* the Authorization of requests of this process to itself */
+    char own[KVP_HTTP_TOKEN_HEADER_MAX]; /* value of Authorization for this process's requests to itself */
 } kvp_http_tokens_t;
 
 /* kvp_http_tokens_open reads the file; path NULL: nothing needs a token. INVALID, LIMIT, NOMEM, SYS, logged.
@@ -28,10 +28,10 @@ kvp_err_t kvp_http_tokens_open(kvp_http_tokens_t *t, const char *path, bool has_
     KVP_MUST_USE;
 void kvp_http_tokens_close(kvp_http_tokens_t *t);
 
-/* kvp_http_tokens_check returns 0 if the request is allowed, else the status of the refusal: 401 (no token, or not a
- * valid one) or 403 (the role may not do it). why_out is then the reason for people, and the audit has a line.
- * authorization: value of the header; NULL = none. from: address of the peer. The file is read again when it has
- * changed; after a fault the earlier tokens stay in force. */
+/* kvp_http_tokens_check returns 0 if the request is allowed, else the status of the refusal: 401 (no valid token) or
+ * 403 (the role does not permit it). A refusal sets why_out for people and writes a line to the audit. authorization:
+ * value of the header; NULL = none. from: address of the peer. The file is read again when it has changed; after an
+ * error the earlier tokens stay valid. */
 unsigned kvp_http_tokens_check(kvp_http_tokens_t *t, const char *method, const char *path, const char *authorization,
                                const char *from, char why_out[KVP_IDENTITY_WHY_MAX]);
 

@@ -16,7 +16,8 @@
 #include <unistd.h>
 
 #define SERIAL_BYTES 16
-#define BACK_S 300 /* certificates begin this long before now, for hosts whose clocks differ */
+/* a certificate is valid from this long before its creation on, because the clocks of hosts differ */
+#define BACK_S 300
 
 static KVP_PRINTF(3, 4) kvp_err_t fail_cert(char *why_out, kvp_err_t err, const char *fmt, ...)
 {

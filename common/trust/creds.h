@@ -24,8 +24,8 @@ typedef struct {
 kvp_err_t kvp_creds_token(bool is_protected, char token_out[KVP_CREDS_TOKEN_MAX], size_t *len_out, char *why_out)
     KVP_MUST_USE;
 
-/* kvp_creds_withhold returns true if there is a token that kvp_creds_token keeps back, because the connection is TCP
- * without TLS. */
+/* kvp_creds_withhold returns true if there is a token that kvp_creds_token does not return, because the connection is
+ * TCP without TLS. */
 bool kvp_creds_withhold(bool is_protected);
 
 /* kvp_creds_tls fills creds_out with the files that $KVPOOL_TLS_CA, $KVPOOL_TLS_CERT, $KVPOOL_TLS_KEY and

@@ -23,7 +23,8 @@
 #include <unistd.h>
 
 #define THREADS 2u
-#define NICE 5 /* nice value of these threads: strangers in the handshake take less from who serves */
+/* nice value of the handshake threads: so handshakes of unknown peers take less processor time from the server */
+#define NICE 5
 #define LIMIT_NS (5 * KVP_NS_PER_S)
 #define RECV_BYTES (16u << 10)
 #define BEGIN_BYTES 3 /* the bytes that show whether a peer speaks TLS */
@@ -55,7 +56,7 @@ note_files(kvp_handshakes_t *h, const char *why)
         kvp_log_error("tls", "the files for TLS are not valid, those read before stay in force: %s", why);
 }
 
-/* Reads changed files again. Returns when to look again. */
+/* Reads the files again if they have changed. Returns the time of the next check. */
 static uint64_t
 refresh_files(kvp_handshakes_t *h)
 {
@@ -83,7 +84,8 @@ end_slot(kvp_handshakes_t *h, kvp_handshake_t *s, kvp_err_t err, const char *why
     h->wake(h->arg);
 }
 
-/* Sends the encrypted bytes of the handshake. They are few, so a socket that does not take them is a failure. */
+/* Sends the encrypted bytes of the handshake. They always fit into an empty socket buffer, so an incomplete send is an
+ * error. */
 static bool
 send_out(kvp_handshake_t *s)
 {
@@ -184,7 +186,8 @@ wake_worker(const kvp_handshakes_t *h, size_t number)
 {
     const uint64_t one = 1;
 
-    if (write(h->wakes[number], &one, sizeof one) < 0) return; /* the counter is full: the thread is awake */
+    /* the eventfd's counter is full, so the thread wakes up in any case */
+    if (write(h->wakes[number], &one, sizeof one) < 0) return;
 }
 
 kvp_err_t

@@ -17,14 +17,15 @@ typedef struct kvp_handshakes kvp_handshakes_t;
 /* A handshake that has ended. */
 typedef struct {
     kvp_err_t err; /* OK, or the errors of kvp_tls_step and DEADLINE, DISCONNECTED */
-    /* the connection; owned by the taker. After an error the taker shuts it down, and closes it when the peer has, or
-     * soon: a close with unread bytes could destroy the alert that tells the peer why. */
+    /* the connection; owned by the taker. After an error the taker shuts the connection down, and closes it when the
+     * peer has closed it or a short time has passed. To close a socket with unread bytes could discard the alert that
+     * reports the reason to the peer. */
     int fd;
     kvp_tls_t *tls; /* owned by the taker; NULL = the peer does not speak TLS, and its bytes were not read */
     char peer[KVP_HANDSHAKES_PEER_MAX]; /* address of the peer, for people */
     char why[KVP_TLS_WHY_MAX]; /* the reason of an error, for people */
-    kvp_identity_t who; /* after an error: whose certificate was refused; id "" = not known */
-    _Atomic int state; /* this field and those below are used by handshakes.c */
+    kvp_identity_t who; /* after an error: the identity in the refused certificate; id "" = not known */
+    _Atomic int state; /* this field and the fields below are used by handshakes.c only */
     struct sockaddr_storage from;
     uint64_t until_ns;
 } kvp_handshake_t;
@@ -37,10 +38,10 @@ kvp_err_t kvp_handshakes_start(const kvp_creds_t *files, kvp_authrole_t role, vo
 void kvp_handshakes_stop(kvp_handshakes_t *h);
 
 /* kvp_handshakes_add takes the connection fd, non-blocking, and begins its handshake, which ends within 5 s. LIMIT: too
- * many of all or of this address; fd then stays with the caller. */
+ * many handshakes in all, or from this address; fd then stays with the caller. */
 kvp_err_t kvp_handshakes_add(kvp_handshakes_t *h, int fd) KVP_MUST_USE;
 
-/* kvp_handshakes_take moves an ended handshake to the caller; false = none. */
+/* kvp_handshakes_take moves a finished handshake to the caller; false = there is none. */
 bool kvp_handshakes_take(kvp_handshakes_t *h, kvp_handshake_t *out);
 
 /* kvp_handshakes_who returns the identity of the own certificate. */

@@ -40,10 +40,11 @@ typedef struct {
     char why[KVP_IDENTITY_WHY_MAX]; /* the reason for people, if the peer has no identity */
     char cluster[KVP_IDENTITY_CLUSTER_MAX + 1]; /* name of the pool in a certificate; "" otherwise */
     char name[KVP_IDENTITY_NAME_MAX + 1]; /* a daemon's name, or a client's tenant; "" = the default tenant */
-    char node[KVP_IDENTITY_NAME_MAX + 1]; /* of an engine: as which nodes it may lend memory (kvp_identity_is_node) */
+    /* of an engine: name of the node as which it may lend memory (kvp_identity_is_node) */
+    char node[KVP_IDENTITY_NAME_MAX + 1];
     char id[KVP_IDENTITY_ID_MAX + 1]; /* id of the token, serial number of the certificate, or "uid:N" */
     uint8_t digest[32]; /* SHA-256 of the token, or of a certificate's issuer and serial number; zero for a user */
-    uint64_t end_s; /* when the identity ends, in seconds since 1970; 0 = it has no end */
+    uint64_t end_s; /* time at which the identity expires, in seconds since 1970; 0 = never */
 } kvp_identity_t;
 
 /* kvp_authrole_name returns the name of a role, such as "writer". kvp_authrole_parse reads one; INVALID. */

@@ -21,22 +21,23 @@
 #define CHAIN_MAX_BYTES (16u << 10) /* longest chain of certificates of a peer */
 #define CHAIN_MAX_DEPTH 4
 #define REFRESH_NS KVP_NS_PER_S
-#define ANSWERED_MAX (16u << 10) /* most such bytes that wait: a peer that asks for more does not read, or attacks */
+/* limit of the unsent answers to records of the peer: a peer above it does not read its connection, or attacks */
+#define ANSWERED_MAX (16u << 10)
 /* The name of the protocol in ALPN, so that a later release can have other protocols at the same port. */
 static const uint8_t alpn[] = "\x08kvpool/1";
 
 typedef uint8_t digest_t[32];
 
 struct kvp_tls {
-    SSL *ssl; /* NULL = it could not be made; err is the reason */
+    SSL *ssl; /* NULL = OpenSSL could not make the connection; err is the reason */
     pthread_mutex_t lock; /* guards ssl, in and out, after the handshake */
-    kvp_buf_t in, out; /* encrypted bytes that were received, and that are to be sent */
+    kvp_buf_t in, out; /* in: received encrypted bytes; out: encrypted bytes to send */
     size_t in_at, out_at; /* offsets of their first unread bytes */
     size_t answered; /* bytes in `out` that answer records of the peer, such as key updates */
     bool is_client, is_done;
     const char *peer_text; /* the peer's role, for people; static text */
     kvp_authrole_t role; /* of the peer, that a client wants */
-    char name[KVP_IDENTITY_NAME_MAX + 1]; /* of the peer, that a client wants; "" = any */
+    char name[KVP_IDENTITY_NAME_MAX + 1]; /* name that the peer must have, for a client; "" = any name */
     char cluster[KVP_IDENTITY_CLUSTER_MAX + 1]; /* of the own certificate; "" = none */
     kvp_identity_t peer;
     kvp_err_t err; /* lasting error */
@@ -52,7 +53,7 @@ struct kvp_tls_server {
     uint64_t stamp, checked_ns;
     digest_t *revoked; /* the certificates of the revocation lists, in rising order; owned */
     size_t revoked_n;
-    _Atomic uint64_t loads; /* how often the files were read, without the faults */
+    _Atomic uint64_t loads; /* number of times that the files were read without an error */
 };
 
 /* ---- reasons */
@@ -89,7 +90,7 @@ is_of_another_ca(long verdict)
            verdict == X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE;
 }
 
-/* Converts the fault that OpenSSL reports into an error and its reason. */
+/* Converts OpenSSL's error into an error of kvpool with its reason. */
 static kvp_err_t
 note_fault(kvp_tls_t *t)
 {
@@ -173,8 +174,8 @@ check_peer(kvp_tls_t *t)
     return KVP_OK;
 }
 
-/* Called by OpenSSL for each certificate of the peer, and for each fault. Notes whose certificate is refused for
- * another reason than its issuer, if the signature proves that the issuer made it. */
+/* Called by OpenSSL for each certificate of the peer, and for each error. If the certificate is refused although its
+ * issuer's signature is right, it stores the certificate's identity, for the log. */
 static int
 note_refused(int is_valid, X509_STORE_CTX *store)
 {
@@ -191,7 +192,7 @@ note_refused(int is_valid, X509_STORE_CTX *store)
     return is_valid;
 }
 
-/* Checks that the server is the one which the client wants. */
+/* Checks that the server has the role and the name that the client wants. */
 static kvp_err_t
 check_server(kvp_tls_t *t)
 {
@@ -648,7 +649,7 @@ note_revoked(kvp_tls_server_t *s, SSL_CTX *ctx)
     return true;
 }
 
-/* Returns whether the own certificate is of the CA that this side trusts. Its end does not matter here. */
+/* Returns whether the CA that this side trusts signed the own certificate. The certificate may have expired. */
 static bool
 is_of_own_ca(SSL_CTX *ctx)
 {
@@ -667,7 +668,7 @@ is_of_own_ca(SSL_CTX *ctx)
     return is_own;
 }
 
-/* Reads the files if they have changed. After a fault the earlier ones stay. */
+/* Reads the files if they have changed. After an error the files read before stay in use. */
 static kvp_err_t
 load_files(kvp_tls_server_t *s, char *why_out)
 {
@@ -784,7 +785,8 @@ kvp_tls_server_has_revoked(kvp_tls_server_t *s, const kvp_identity_t *who)
     bool is_revoked;
 
     if (who->proof != KVP_BY_CERTIFICATE || s->files.tls_crl == NULL) return false;
-    if (pthread_mutex_trylock(&s->lock) != 0) return false; /* the files are being read: a later call finds it */
+    /* another thread reads the files now: a later call will find the certificate */
+    if (pthread_mutex_trylock(&s->lock) != 0) return false;
     is_revoked =
         s->revoked_n > 0 && bsearch(who->digest, s->revoked, s->revoked_n, sizeof *s->revoked, compare_digests) != NULL;
     pthread_mutex_unlock(&s->lock);

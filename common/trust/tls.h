@@ -28,13 +28,14 @@ kvp_tls_t *kvp_tls_client(const kvp_creds_t *files, kvp_authrole_t role, const c
 kvp_err_t kvp_tls_server_create(const kvp_creds_t *files, kvp_authrole_t role, kvp_tls_server_t **server_out,
                                 char *why_out) KVP_MUST_USE;
 const kvp_identity_t *kvp_tls_server_who(const kvp_tls_server_t *server);
-/* kvp_tls_server_loads returns how often the files were read, without the faults. Any thread. */
+/* kvp_tls_server_loads returns how often the files were read without an error. Any thread may call it. */
 uint64_t kvp_tls_server_loads(const kvp_tls_server_t *s);
 void kvp_tls_server_destroy(kvp_tls_server_t *server);
 
 /* kvp_tls_server_accept makes a connection of the server; NULL: no memory. kvp_tls_destroy accepts NULL. At most once a
- * second it looks whether the files have changed, and reads them again. After a fault the earlier ones stay; why_out
- * (KVP_TLS_WHY_MAX bytes) has the reason, once for each change, and "" otherwise. */
+ * second kvp_tls_server_accept checks whether the files have changed, and reads them again. After an error the files
+ * read before stay in use; why_out (KVP_TLS_WHY_MAX bytes) has the reason once for each change of the files, and is ""
+ * otherwise. */
 kvp_tls_t *kvp_tls_server_accept(kvp_tls_server_t *server, uint64_t now_ns, char *why_out);
 
 /* kvp_tls_server_refresh reads the files again as kvp_tls_server_accept does, if there is a revocation list. It returns
@@ -44,9 +45,10 @@ uint64_t kvp_tls_server_refresh(kvp_tls_server_t *server, uint64_t now_ns, char 
 bool kvp_tls_server_has_revoked(kvp_tls_server_t *server, const kvp_identity_t *who);
 void kvp_tls_destroy(kvp_tls_t *tls);
 
-/* kvp_tls_step goes on with the handshake: OK (finished), EAGAIN (feed more bytes), or a lasting error: DENIED or
- * EXPIRED (a certificate was refused, by this side or by the peer), PROTO (no TLS, or none that is accepted), INVALID
- * (this side's files), NOMEM. Take and send the encrypted bytes after each step, also after an error. */
+/* kvp_tls_step continues the handshake: OK (finished), EAGAIN (feed more bytes), or a lasting error: DENIED or EXPIRED
+ * (a certificate was refused, by this side or by the peer), PROTO (the bytes are not TLS, or of a version that is not
+ * accepted), INVALID (this side's files), NOMEM. Take and send the encrypted bytes after each step, also after an
+ * error. */
 kvp_err_t kvp_tls_step(kvp_tls_t *tls) KVP_MUST_USE;
 bool kvp_tls_is_done(const kvp_tls_t *tls);
 

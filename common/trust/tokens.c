@@ -309,7 +309,7 @@ kvp_tokenfile_find(const kvp_tokenfile_t *tokens, const char *text, size_t len, 
         return;
     }
     (void)SHA256((const unsigned char *)text, len, asked.digest);
-    /* The search takes a time that depends on the digest, which shows nothing about the token. */
+    /* The time of the search depends on the token's digest. The digest reveals nothing about the token. */
     if (tokens->n > 0) row = bsearch(&asked, tokens->rows, tokens->n, sizeof *tokens->rows, compare_rows);
     if (row == NULL || CRYPTO_memcmp(row->digest, asked.digest, sizeof asked.digest) != 0) {
         kvp_identity_refuse(who_out, KVP_DENIED, "the token is unknown, or was deleted");

@@ -492,7 +492,7 @@ answer_busy(kvp_exchange_t *x)
     x->on_news(x);
 }
 
-/* Counts the time that the server's whole answer took. */
+/* Records the time until the server's whole answer had arrived. */
 static void
 note_latency(kvp_exchange_t *x)
 {

@@ -31,7 +31,7 @@
 typedef struct {
     kvp_proxy_conf_t conf;
     kvp_http_tokens_t keys; /* keys of clients, with --api-keys */
-    char router_auth[96]; /* header line with this process's own token for the router; "" = none */
+    char router_auth[96]; /* header line for requests to the router, with this process's own token; "" = none */
     char router[KVP_HOSTPORT_TEXT_MAX + 16]; /* URL of the router; "" = no router: servers are used in turn */
     bool (*has_instances)(void *arg);
     void *has_instances_arg;
@@ -105,7 +105,8 @@ typedef struct kvp_exchange {
     char engine[KVP_FLEET_ENGINE_MAX + 1], transfer[40];
     char why[256]; /* text of the last failure of a server for this request */
 
-    uint64_t begun_ns, first_ns; /* time of the request; of the first byte of the last server's answer, 0 = none */
+    /* time of the request; time of the first byte of the last server's answer, 0 = none yet */
+    uint64_t begun_ns, first_ns;
     uint32_t status; /* HTTP status of the answer; 0 = no answer yet */
     char type[128];
     int64_t length; /* length of the answer's body; -1 = unknown */

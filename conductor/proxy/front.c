@@ -409,7 +409,7 @@ check_head(struct MHD_Connection *conn, const char **why_out)
     return f.length > BODY_MAX ? 413 : 0;
 }
 
-/* Returns 0 if the client's key allows the request, or if none is needed, else the HTTP status and the reason. */
+/* Returns 0 if the client's key permits the request, or if no key is needed, else the HTTP status and the reason. */
 static uint32_t
 check_key(kvp_front_t *f, struct MHD_Connection *conn, const char *method, const char *url,
           char why_out[KVP_IDENTITY_WHY_MAX])

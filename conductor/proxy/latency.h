@@ -22,8 +22,8 @@ void kvp_latency_add(kvp_latency_t *latency, uint64_t first_ns, uint64_t whole_n
 void kvp_latency_bounds(kvp_jsonw_t *w);
 void kvp_latency_counts(const kvp_latency_t *latency, kvp_jsonw_t *w);
 
-/* kvp_latency_head begins a metric for Prometheus: is_whole selects that of the whole answer. kvp_latency_write appends
- * one server's values. */
+/* kvp_latency_head begins a metric for Prometheus: the time until the whole answer if is_whole, else until its first
+ * byte. kvp_latency_write appends one server's values. */
 void kvp_latency_head(bool is_whole, kvp_buf_t *out);
 void kvp_latency_write(const kvp_latency_t *latency, bool is_whole, const char *url, const char *role, kvp_buf_t *out);
 

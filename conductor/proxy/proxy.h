@@ -29,10 +29,10 @@ typedef struct kvp_proxy kvp_proxy_t;
 /* kvp_proxy_create makes a proxy. kvp_proxy_start binds (a failure is logged) and serves; *bound_out is the address.
  * SYS, NOMEM. kvp_proxy_stop ends all requests and threads, and frees the proxy; NULL is legal. */
 kvp_err_t kvp_proxy_create(const kvp_proxy_conf_t *conf, kvp_proxy_t **out) KVP_MUST_USE;
-/* kvp_proxy_route_by must be called before the start. Then the conductor's router at the given address chooses the
- * server that computes a prompt, as long as has_instances returns true; all other choices depend on the servers'
- * load. token: value of Authorization for the router; "" = none. Without this call servers are used in turn.
- * has_instances is called on a thread of the proxy. */
+/* Call kvp_proxy_route_by before the start. As long as has_instances returns true, the conductor's router at the given
+ * address chooses the server that computes a prompt; all other choices depend on the load of the servers. token: value
+ * of Authorization for the router; "" = none. Without this call servers are used in turn. has_instances is called on a
+ * thread of the proxy. */
 void kvp_proxy_route_by(kvp_proxy_t *p, const kvp_hostport_t *router, const char *token,
                         bool (*has_instances)(void *arg), void *arg);
 /* kvp_proxy_report_to must be called before the start. left_out is called on a thread of the proxy when the set of

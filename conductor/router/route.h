@@ -22,7 +22,7 @@ void kvp_routes_destroy(kvp_routes_t *routes);
  * URLs. No text is sent to these servers for its tokens, and no request if another instance may serve it. Any
  * thread may call it. */
 void kvp_routes_set_left_out(kvp_routes_t *routes, const uint64_t *urls, uint32_t n);
-/* kvp_routes_write_view writes the member "routes": what the router did; for any thread */
+/* kvp_routes_write_view writes the member "routes": the counts of the router's decisions; for any thread */
 void kvp_routes_write_view(kvp_routes_t *routes, kvp_jsonw_t *w);
 void kvp_routes_write_metrics(kvp_routes_t *routes, kvp_buf_t *out); /* appends the router's metrics; for any thread */
 

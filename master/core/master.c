@@ -62,7 +62,7 @@
 #include <string.h>
 
 #define SLICES 11u
-#define REFUSED_BYTES (1u << 20) /* size of the table of refused puts, of which each needs 16 bytes */
+#define REFUSED_BYTES (1u << 20) /* size of the table of refused puts; an entry has 16 bytes */
 /* a longer gap between two inputs is taken as a stall of this master, not as silence of its peers */
 #define STALL_NS KVP_MS(500)
 
@@ -125,7 +125,8 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     if (m->ctx.conf.had_master) m->peers.rebuild_until_ns = now_ns + m->ctx.conf.report_grace_ns;
     if (m->ctx.conf.had_master) kvp_takeover_expect_tickets(&m->peers);
     m->space.not_dead = kvp_table_alloc(KVP_NOT_DEAD_KEYS,
-                                        /* the table's pages are touched at first use: a core is made quickly */
+                                        /* the table's pages are touched at their first use, so that a core is created
+                                         * quickly */
                                         sizeof *m->space.not_dead);
     if (m->space.not_dead == NULL) kvp_panic("out of memory: counters of keys");
     m->cat.index = kvp_objindex_create(conf->secret);
@@ -251,7 +252,8 @@ begin_input(kvp_master_t *m, uint64_t now_ns)
     kvp_probe_advance(&m->prot);
 }
 
-/* Drops the copies that may leave now. An object that an SSD had there is written to the SSD beside its other copy. */
+/* Drops the copies that may leave now. If an SSD had the object there, the object is written to the SSD of another
+ * copy's node. */
 static void
 drop_moved(kvp_master_t *m)
 {
@@ -348,7 +350,7 @@ run_slice(kvp_master_t *m, uint32_t which)
     }
 }
 
-/* Notes that the newest version exists now, which gives the ages of all versions. */
+/* Records the time and the newest version, from which the ages of all versions are computed. */
 static void
 note_ages(kvp_master_t *m)
 {
@@ -393,7 +395,7 @@ kvp_master_on_connect(kvp_master_t *m, uint64_t conn, uint64_t now_ns)
     kvp_session_t *s;
 
     begin_input(m, now_ns);
-    note_ages(m); /* the first tick may be later than the first put */
+    note_ages(m); /* the first tick may come after the first put */
     s = kvp_session_open(&m->peers, conn);
     if (m->peers.sessions.n > m->ctx.conf.max_sessions) kvp_session_close(&m->peers, s, "too many sessions");
 }
@@ -448,7 +450,7 @@ static const struct {
     /* bits: kvp_role_t values that may send the message; QUESTION: illegal one-way; STATE: legal if state-only;
      * AUDIT: destroys something */
     uint32_t roles;
-    kvp_authrole_t least; /* the role that a client needs, if this master asks for identities */
+    kvp_authrole_t least; /* the role that a client needs, if the master requires identities */
 } handlers[256] = {
 #define C (1u << KVP_ROLE_CLIENT)
 #define N (1u << KVP_ROLE_NODE)

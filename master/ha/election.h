@@ -133,9 +133,10 @@ void kvp_election_answer(kvp_election_t *e, const kvp_etcd_answer_t *answer, uin
 /* kvp_election_take returns the next request to etcd; false: there is none. The caller answers each request once. */
 bool kvp_election_take(kvp_election_t *e, kvp_etcd_op_t *op_out);
 
-/* kvp_election_resign gives up the lead, so that another master takes it: until one has taken it, or for half a TTL,
- * this master is no candidate. This master must not act as the leader from then on. kvp_election_above: our next term
- * must be above the given one. kvp_election_is_spent returns true if no term is left, so no master can be elected. */
+/* kvp_election_resign gives up the lead, so that another master can take it. From then on this master must not act as
+ * the leader. It is no candidate until another master has taken the lead, or for half a TTL. kvp_election_above: our
+ * next term must be above the given one. kvp_election_is_spent returns true if no term is left, so no master can be
+ * elected. */
 void kvp_election_resign(kvp_election_t *e);
 void kvp_election_above(kvp_election_t *e, uint32_t term);
 bool kvp_election_is_spent(const kvp_election_t *e);

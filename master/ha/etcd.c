@@ -71,7 +71,7 @@ struct kvp_etcd {
     size_t current; /* the endpoint in use */
     kvp_log_limit_t noise;
     enum { UNTRIED, WORKS, FAILS } state;
-    kvp_err_t told; /* the error of the last line of the log */
+    kvp_err_t told; /* the error of the last logged line */
     char *token; /* token for authentication; "" = not needed, NULL = a login is needed */
     uint64_t token_number;
     call_t *login, *watch; /* the calls of these roles; NULL = none; also in the list waiting or busy */

@@ -8,7 +8,7 @@
 
 #include "common/base.h"
 
-/* Limits of keys and values. Longer keys and values of other writers, and those that are not text, are skipped. */
+/* Limits of keys and values. Keys and values of other writers are skipped if they are longer, or not text. */
 #define KVP_ETCD_KEY_MAX 319u
 #define KVP_ETCD_VALUE_MAX 4095u
 #define KVP_ETCD_KVS_MAX 64u /* limit of the keys in an answer; more are left out */
@@ -94,7 +94,7 @@ void kvp_etcd_ask(kvp_etcd_t *etcd, const kvp_etcd_op_t *op);
 
 /* kvp_etcd_stats returns the numbers of requests made, and of failed requests. Any thread. */
 void kvp_etcd_stats(const kvp_etcd_t *etcd, uint64_t *requests_out, uint64_t *failures_out);
-/* kvp_etcd_silence returns for how many nanoseconds no request has succeeded, and the text of the last failure ("" =
+/* kvp_etcd_silence returns the nanoseconds since the last successful request, and the text of the last failure ("" =
  * none yet). Any thread. */
 #define KVP_ETCD_TROUBLE_MAX 200u
 uint64_t kvp_etcd_silence(kvp_etcd_t *etcd, char trouble_out[KVP_ETCD_TROUBLE_MAX]);

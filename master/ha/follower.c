@@ -97,7 +97,7 @@ on_written(uv_write_t *req, int status)
     free(req);
 }
 
-/* Sends bytes as they are, and takes them. */
+/* Sends unencrypted bytes. Takes the buffer's contents. */
 static void
 send_raw(link_t *l, kvp_buf_t *bytes)
 {

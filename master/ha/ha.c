@@ -660,7 +660,7 @@ kvp_ha_status(kvp_ha_t *ha, kvp_ha_status_t *out)
         const uint64_t silent_ns = kvp_etcd_silence(ha->etcd, out->etcd_trouble);
 
         kvp_etcd_stats(ha->etcd, &out->etcd_requests, &out->etcd_failures);
-        /* a master asks several times in each TTL */
+        /* only after a TTL and a second, because a master sends several requests in each TTL */
         if (silent_ns > (ha->conf.ttl_s + 1ull) * KVP_NS_PER_S) out->etcd_silent_ms = silent_ns / KVP_NS_PER_MS;
     }
     for (uint32_t i = 0; ha->state == KVP_HA_LEADS && i < KVP_STANDBYS_MAX; i++) {

@@ -38,7 +38,7 @@ typedef struct {
     uint64_t lag_records; /* the lag in records, by the mean length of the records written so far; 0 = no lag */
     uint64_t lag_ms; /* how long this standby has lagged */
     uint64_t etcd_requests, etcd_failures;
-    uint64_t etcd_silent_ms; /* for how long no request has succeeded; 0 = etcd answers */
+    uint64_t etcd_silent_ms; /* time since the last successful request to etcd; 0 = etcd answers */
     char etcd_trouble[KVP_ETCD_TROUBLE_MAX]; /* the last failed request; "" = none */
     struct {
         char id[KVP_ELECTION_ID_MAX + 1];

@@ -8,8 +8,10 @@
 
 #include <stdlib.h>
 
-#define PARTED_NS (3 * KVP_NS_PER_S) /* how long the audit waits for a peer at the Unix socket */
-#define CHECKS_A_SWEEP 8192u /* connections whose identity is checked in one sweep, twice a second */
+/* the audit waits this long for a refused peer to connect to the Unix socket */
+#define PARTED_NS (3 * KVP_NS_PER_S)
+/* number of connections whose identity one sweep checks; there are two sweeps a second */
+#define CHECKS_A_SWEEP 8192u
 
 static const char *const op_names[256] = {
     [KVP_OP_HELLO] = "HELLO",
@@ -50,7 +52,7 @@ write_audit(kvp_server_conn_t *conn, uint8_t opcode, const char *object, const c
     kvp_authn_audit(conn->who, from, name == NULL ? number : name, object, tenant, err, why);
 }
 
-/* who: NULL = the peer has no identity. */
+/* Counts a refusal by its reason. who NULL = the peer has no identity. */
 static void
 count_denial(kvp_server_t *server, const kvp_identity_t *who, kvp_err_t err)
 {
@@ -67,7 +69,7 @@ drop_parted(kvp_server_t *server, uint32_t i)
     memmove(&server->parted[i], &server->parted[i + 1], (server->parted_n - i) * sizeof server->parted[0]);
 }
 
-/* Writes the oldest refusal whose peer has not come to the Unix socket. */
+/* Writes the oldest waiting refusal to the audit, because its peer has not connected to the Unix socket. */
 static void
 write_parted(kvp_server_t *server)
 {
@@ -92,7 +94,7 @@ keep_parted(kvp_server_t *server, const kvp_server_conn_t *conn, const kvp_maste
     memcpy(p->why, audit->why, sizeof p->why);
 }
 
-/* A peer of this name has come to the Unix socket. */
+/* Drops the waiting refusal of a peer with this name, because a peer of this name has connected to the Unix socket. */
 static void
 forget_parted(kvp_server_t *server, const char *name)
 {
@@ -140,7 +142,7 @@ refuse_conn(kvp_server_conn_t *conn, const kvp_frame_t *frame, kvp_err_t err, co
 
     count_denial(conn->server, conn->who, err);
     write_audit(conn, frame->hdr.opcode, "", conn->who->name, err, why);
-    msg.err = err; /* the answers to FOLLOW and SWITCH begin with these fields, too */
+    msg.err = err; /* the answers to FOLLOW and SWITCH begin with the same fields */
     msg.detail = (char *)why;
     kvp_buf_init(&out, 0);
     kvp_pb_frame(&out, frame->hdr.opcode, KVP_FRAME_REPLY, frame->hdr.request_id, &msg.base, NULL, 0);
@@ -183,7 +185,7 @@ kvp_server_authenticate(kvp_server_conn_t *conn, const kvp_frame_t *frame)
 
     if (conn->who != NULL || (!is_hello && !is_follow && frame->hdr.opcode != KVP_OP_SWITCH)) return true;
     msg = kvp_pb_unpack(&pb, kind, frame);
-    if (msg == NULL) return is_hello; /* the core has the error of a malformed HELLO */
+    if (msg == NULL) return is_hello; /* the core answers a malformed HELLO with an error */
     token = is_hello    ? &((Kvp__Pb__Hello *)msg)->token
             : is_follow ? &((Kvp__Pb__Follow *)msg)->token
                         : &((Kvp__Pb__Switch *)msg)->token;

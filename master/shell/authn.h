@@ -48,19 +48,20 @@ kvp_err_t kvp_authn_open(kvp_authn_t *a, const kvp_authn_conf_t *conf) KVP_MUST_
 void kvp_authn_close(kvp_authn_t *a);
 
 /* kvp_authn_find fills who_out with the identity of the peer at fd, which sent the token (len bytes; 0 = none). tls:
- * the connection's TLS; NULL = it is not encrypted. A token counts before a certificate. */
+ * the connection's TLS; NULL = it is not encrypted. If the peer has a token and a certificate, the token is its
+ * identity. */
 void kvp_authn_find(kvp_authn_t *a, int fd, const kvp_tls_t *tls, const void *token, size_t len,
                     kvp_identity_t *who_out);
 
-/* kvp_authn_refresh reads the token file again in a thread of uv's pool, if it has changed. After a fault, logged, the
- * earlier table stays. */
+/* kvp_authn_refresh reads the token file again in a thread of uv's pool, if it has changed. After an error, which is
+ * logged, the earlier table stays in use. */
 void kvp_authn_refresh(kvp_authn_t *a, uv_loop_t *uv);
 
 /* kvp_authn_is_valid returns NULL while the identity is valid, else the reason why it has ended. */
 const char *kvp_authn_is_valid(const kvp_authn_t *a, const kvp_identity_t *who);
 
-/* kvp_authn_audit writes a line of the audit: who asked what of which object, from where, with which result. At most 50
- * lines at once and 50 a second; a later line then has the number of lines that are missing. */
+/* kvp_authn_audit writes a line to the audit: the peer's identity and address, the request, its object, and the result.
+ * The limit is 50 lines at once and 50 a second; the next line after a gap has the number of omitted lines. */
 void kvp_authn_audit(const kvp_identity_t *who, const char *from, const char *what, const char *object,
                      const char *tenant, kvp_err_t err, const char *why);
 

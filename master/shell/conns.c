@@ -185,7 +185,7 @@ static bool
 seal_waiting(kvp_server_conn_t *conn)
 {
     if (kvp_tls_seal(conn->tls, conn->waiting.data, conn->waiting.len) != KVP_OK) {
-        conn->server->stats.framing_errors++; /* a fault of the peer's bytes that came after its request */
+        conn->server->stats.framing_errors++; /* TLS failed: a message of the peer was wrong after the handshake */
         kvp_server_log_complaint(conn->server, conn, kvp_tls_why(conn->tls));
         return false;
     }
@@ -519,7 +519,7 @@ take_bytes(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
     conn->asked_ns = 0;
 }
 
-/* open_frames decrypts received bytes, after those that waited, and handles the frames. */
+/* open_frames decrypts the waiting encrypted bytes, then these n bytes, and handles the frames. */
 static void
 open_frames(kvp_server_conn_t *conn, const void *bytes, size_t n)
 {
@@ -627,7 +627,7 @@ kvp_server_open_conn(kvp_server_t *server, int fd, bool is_unix, kvp_tls_t *tls,
         kvp_server_end_conn(conn);
         kvp_server_mark_unsent(conn);
     } else if (tls != NULL) {
-        open_frames(conn, NULL, 0); /* bytes that came with the end of the handshake */
+        open_frames(conn, NULL, 0); /* frames that arrived with the last bytes of the handshake */
     }
 }
 

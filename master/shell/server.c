@@ -348,7 +348,7 @@ kvp_server_destroy(kvp_server_t *server)
     free(server);
 }
 
-/* Makes a connection of an accepted socket. With TLS, the handshake comes first. */
+/* Makes a connection from an accepted socket. With TLS, the handshake comes first. */
 static void
 on_accept(void *arg, int fd, bool is_unix)
 {
@@ -363,8 +363,8 @@ on_accept(void *arg, int fd, bool is_unix)
     }
 }
 
-/* Makes connections of the sockets whose handshakes have ended. A peer that does not speak TLS gets a refusal that
- * names the reason, as the answer to its first message. */
+/* Makes connections from the sockets whose handshakes have ended. A peer without TLS gets a refusal with the reason, as
+ * the answer to its first message. */
 static void
 on_handshakes(uv_async_t *async)
 {
@@ -475,7 +475,7 @@ kvp_server_swap(kvp_server_t *server, kvp_master_t *master)
     for (uint32_t i = 0; i < server->slot_cap; i++) {
         kvp_server_conn_t *conn = server->slots[i].conn;
         if (conn == NULL || conn->owner != KVP_CONN_OF_CORE) continue;
-        conn->owner = KVP_CONN_OF_NOBODY; /* the core that knew this connection was removed */
+        conn->owner = KVP_CONN_OF_NOBODY; /* the core to which this connection belonged was removed */
         kvp_server_close_conn(conn);
     }
     server->master = master;

@@ -42,7 +42,8 @@ typedef struct {
      * the identity is not saved. Called in a thread of libuv's pool, one call at a time. */
     bool (*save_ident)(void *arg, const kvp_master_ident_t *ident);
     void *save_ident_arg;
-    uint64_t slow_call_ns; /* requests that take longer are counted and logged; 0 = none */
+    /* limit of the time of a request, above which it is counted and logged as slow; 0 = no limit */
+    uint64_t slow_call_ns;
     kvp_log_writer_t *log; /* opened writer of the log; borrowed until destroy; NULL = no log */
     kvp_authn_t *authn; /* borrowed until destroy; NULL = peers need no identity */
     const kvp_creds_t *tls; /* files for TLS, which every TCP connection then needs; borrowed; NULL = no TLS */
@@ -76,8 +77,8 @@ typedef struct {
     X(step_close_longest_ns, "longest step of the core for a connection's end (gauge)")                                \
     X(step_run_longest_ns, "longest that the loop's thread ran in a step of the core (gauge)")
 
-/* Why a peer was refused: no known identity, an identity that has ended, a role, tenant or name that may not do this,
- * and a handshake of TLS that failed. */
+/* Reasons for refusing a peer: it has no known identity, its identity has expired, its role, tenant or name does not
+ * permit the request, or its TLS handshake failed. */
 #define KVP_SERVER_DENIALS(X) X(identity) X(expired) X(role) X(tls)
 typedef enum {
 #define KVP_SERVER_DENIAL(name) KVP_DENIED_##name,

@@ -66,10 +66,10 @@ typedef struct {
     bool is_writing; /* flag: `sending` belongs to libuv until on_written */
 
     kvp_tls_t *tls; /* encrypts the connection; NULL = it is not encrypted */
-    kvp_identity_t *who; /* identity of the peer; NULL = none was found yet, or none is asked for */
+    kvp_identity_t *who; /* identity of the peer; NULL = not found yet, or this master requires none */
     kvp_inbuf_t in;
     kvp_buf_t sending;
-    kvp_buf_t waiting; /* answers to send after `sending`, which has encrypted bytes if there is `tls` */
+    kvp_buf_t waiting; /* answers that are sent after `sending`; with TLS they are encrypted when `sending` is empty */
     uv_write_t write;
     uv_shutdown_t shutdown;
     kvp_list_t unsent_link; /* link in server->unsent, while output may have to be written */
@@ -92,8 +92,8 @@ typedef enum {
     KVP_FENCE_TOLD, /* as KVP_FENCE_SHUT, and conf.ops->on_fenced was called */
 } kvp_server_fence_t;
 
-/* A refusal whose peer may go on to the Unix socket, as processes of the master's host do. The audit has it if no peer
- * of this name comes there soon. */
+/* A refusal that is not in the audit yet: a process of the master's host may connect to the Unix socket next, and be
+ * accepted there. The audit gets the refusal if no peer of this name does so soon. */
 #define KVP_SERVER_PARTED_MAX 64u
 typedef struct {
     uint64_t due_ns;

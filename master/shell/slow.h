@@ -15,19 +15,19 @@
 typedef struct {
     uint64_t conn, request_id; /* conn 0 = no request */
     uint64_t asked_ns; /* when the request became readable */
-    uint64_t began_ns, ended_ns; /* when the core got the request, and returned */
+    uint64_t began_ns, ended_ns; /* times at which the core got the request, and returned */
     uint64_t answered_ns; /* when the core gave the answer */
     uint8_t opcode;
 } kvp_slow_call_t;
 
 /* The requests that a connection has answered since its output was last sent to the end. */
 typedef struct {
-    kvp_slow_call_t longest; /* of all of them, also of those below the limit; conn 0 = none */
-    uint32_t n; /* number of those over the limit */
+    kvp_slow_call_t longest; /* the longest of these requests, even if it was below the limit; conn 0 = none */
+    uint32_t n; /* number of these requests that were over the limit */
 } kvp_slow_answers_t;
 
 typedef struct {
-    uint64_t limit_ns; /* 0 = nothing is followed */
+    uint64_t limit_ns; /* 0 = no request is timed */
     kvp_slow_call_t now; /* the request that the core handles */
     kvp_slow_call_t waiting[KVP_SLOW_WAITING]; /* hash table with one place for each hash */
     uint32_t waiting_n;
@@ -39,7 +39,8 @@ void kvp_slow_ask(kvp_slow_t *slow, uint64_t conn, const kvp_frame_hdr_t *reques
                   uint64_t ended_ns);
 void kvp_slow_keep(kvp_slow_t *slow);
 
-/* kvp_slow_answer notes the answers among the frames that the core gave for a connection. */
+/* kvp_slow_answer finds answers among the frames that the core made for a connection, and adds their requests to
+ * *answers. */
 void kvp_slow_answer(kvp_slow_t *slow, uint64_t conn, const kvp_buf_t *frames, kvp_slow_answers_t *answers);
 
 /* kvp_slow_sent is called when all answers of a connection are sent; fd is its socket. It logs the longest request if

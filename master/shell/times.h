@@ -21,7 +21,7 @@ typedef enum { KVP_STEP_FRAME, KVP_STEP_TICK, KVP_STEP_CLOSE, KVP_STEP_KINDS } k
 extern const struct kvp_timed_call {
     uint8_t opcode; /* kvp_op_t */
     const char *name; /* name of the call in metrics */
-    const char *waits_for; /* what an answer that the core does not give at once waits for */
+    const char *waits_for; /* text for people: what a deferred answer to this request waits for */
 } kvp_timed_calls[KVP_TIMED_CALLS];
 
 /* kvp_timed_call_find returns the entry of the opcode; NULL = none. */

@@ -211,10 +211,10 @@ void kvp_node_core_audit(kvp_node_core_t *core, uint64_t *sealed_out, uint64_t *
 
 void kvp_node_core_stats(const kvp_node_core_t *core, kvp_node_core_stats_t *stats_out);
 
-/* kvp_node_copy_is_good returns true if what was read for a COPY is the object: its descriptor, whose first line was
- * read after the last byte of the payload and of the key, the key, and the payload's checksum (of no meaning if the
- * record has none). kvp_node_copy_desc returns the descriptor of the copy, to be stored after the payload and the key.
- */
+/* kvp_node_copy_is_good returns true if the bytes that a COPY read are those of the object. It checks the descriptor,
+ * the key, and the payload's checksum (if the record has one). The descriptor's first line must have been read after
+ * the last byte of payload and key. kvp_node_copy_desc returns the descriptor of the copy, to be stored after the
+ * payload and the key. */
 bool kvp_node_copy_is_good(const kvp_wire_copy_t *rec, const kvp_desc_t *desc, const void *key, uint64_t sum);
 kvp_desc_t kvp_node_copy_desc(const kvp_node_core_t *core, const kvp_wire_copy_t *rec, const kvp_desc_t *from);
 

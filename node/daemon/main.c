@@ -30,8 +30,8 @@ typedef struct {
     kvp_node_admin_t admin;
     kvp_node_rest_t rest;
     kvp_hostport_t http_bound; /* the bound HTTP address; host "" = no HTTP */
-    uint64_t drain_ns; /* how long to drain after the stop request */
-    uint64_t drain_by_ns; /* the time at which the daemon stops with or without objects; 0 = not stopping */
+    uint64_t drain_ns; /* the time limit of a drain after the stop request */
+    uint64_t drain_by_ns; /* the time at which the daemon stops even if objects are left; 0 = not stopping */
     kvp_err_t err; /* the error that ended the daemon; OK after a stop request */
 } daemon_t;
 
@@ -42,7 +42,7 @@ end_loop(daemon_t *d)
     kvp_loop_stop(&d->loop);
 }
 
-/* Ends the loop once the node is drained, or the time for that is over. */
+/* Ends the loop when the node is drained, or when the time limit of the drain has passed. */
 static void
 on_drain(uv_timer_t *timer)
 {

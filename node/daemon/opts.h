@@ -27,7 +27,7 @@ typedef struct {
     uint64_t lanes;
     int keeper; /* a kvp_keep_mode_t, as the index of the chosen word */
     uint64_t keeper_hold_ns;
-    uint64_t drain_ns; /* how long a stopping node drains; 0 = not at all */
+    uint64_t drain_ns; /* the time limit of a stopping node's drain; 0 = no drain */
     bool has_populate;
 } kvp_node_opts_t;
 

@@ -136,8 +136,8 @@ put_members(kvp_node_rest_t *rest, json_object *body, kvp_http_response_t *respo
         answer_error(response, err);
 }
 
-/* Handles PUT /api/put {"key": TEXT, "value": TEXT}. The value is stored as UTF-8. A key that has a value keeps that
- * value. */
+/* Handles PUT /api/put {"key": TEXT, "value": TEXT}. The value is stored as UTF-8. The request does not replace an
+ * existing value. */
 static void
 on_put(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {

@@ -410,8 +410,7 @@ run_loop(keeper_t *k, const sigset_t *open)
 }
 
 /* ---- start and end */
-/* Takes the lock of the name, so that each name has one keeper, and listens. The lock is held until the process
- * ends. */
+/* Locks the name, because each name has one keeper, and listens. The lock is held until the process ends. */
 static kvp_err_t
 listen_alone(keeper_t *k)
 {

@@ -65,7 +65,8 @@ say_refused(kvp_node_pin_t *p, const kvp_tp_t *tp, uint32_t chunk, kvp_err_t err
         missed);
 }
 
-/* Registers a chunk with all slow transports. Returns false if a transport refuses the chunk. */
+/* Registers a chunk with all transports whose registration is slow, such as rdma. Returns false if a transport refuses
+ * the chunk. */
 static bool
 register_with_all(kvp_node_pin_t *p, uint32_t chunk)
 {

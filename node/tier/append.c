@@ -232,7 +232,8 @@ write_header(kvp_tier_core_t *core)
     const kvp_tier_geo_t *geo = &core->conf.geo;
     uint64_t off = first_not_durable(core) - geo->pages_off, place = off / geo->page_bytes;
 
-    /* durable_page: the newest page up to `head` in ring slot `place`, which may be one further if `head` is full */
+    /* durable_page: the newest page up to `head` that lies in ring slot `place`; if `head` is full, `place` may be the
+     * slot after it */
     core->header.durable_page = core->head - (core->head % geo->pages + geo->pages - place) % geo->pages;
     core->header.durable_at = (uint32_t)(off % geo->page_bytes);
     kvp_tier_slot(core, core->head)->run = core->header.run;

@@ -48,7 +48,8 @@ typedef struct kvp_tier_device_file {
     kvp_tier_device_state_t state;
     bool is_apart; /* fd is in the tier's thread's own descriptor table, which no child inherits */
     kvp_tier_geo_t geo;
-    kvp_tier_super_t super; /* superblock to write; super_state says whether pool, uuid, identity and epoch were read */
+    /* superblock to write; super_state tells whether pool, uuid, identity and epoch were read from the device */
+    kvp_tier_super_t super;
     kvp_tier_super_state_t super_state;
     /* the progress (a cursor of the index) of the sweep that drops records of slots that moved to another device;
      * UINT64_MAX: the sweep is over */
@@ -60,7 +61,8 @@ typedef struct kvp_tier_device_file {
         kvp_err_t (*fn)(struct kvp_tier *tier, struct kvp_tier_device_file *dev);
         pthread_t thread;
         kvp_err_t err;
-        kvp_tier_core_t *core; /* the core that the job made, NULL = none; the job's, until it is over */
+        /* the core that the job made; NULL = none; it belongs to the job until the job has ended */
+        kvp_tier_core_t *core;
         _Atomic uint64_t moved_ns; /* the time of the job's last progress */
         _Atomic bool is_over;
         char why[KVP_TIER_WHY_MAX]; /* the last error of opening the device or, without an error, the last warning; "" =

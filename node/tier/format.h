@@ -64,7 +64,7 @@ typedef struct {
      * device */
     uint64_t durable_page;
     uint32_t durable_at; /* the offset in the page durable_page; all earlier bytes were durable */
-    uint32_t run; /* the number of runs in the page; each start that writes there begins one */
+    uint32_t run; /* the number of runs in the page: each start of the node that writes to the page begins a run */
     uint32_t first; /* the offset from which on to search the first record that begins in this page */
     uint32_t table_at; /* the offset in this page of the table of the previous page */
     uint32_t table_bytes; /* the size of the table's record; 0 = there is no table */

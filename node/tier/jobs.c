@@ -36,7 +36,7 @@ begin_job(kvp_tier_t *tier, kvp_tier_device_file_t *dev, kvp_err_t (*fn)(kvp_tie
     return kvp_thread_start(&dev->job.thread, "kvp-tier-dev", job_main, dev) == KVP_OK;
 }
 
-/* Leaves a hanging device out until the next start. Its job may still run, and writes only to dev->job. */
+/* Excludes a hanging device until the next start. Its job may still run, and writes only to dev->job. */
 static void
 leave_out(kvp_tier_t *tier, kvp_tier_device_file_t *dev)
 {

@@ -23,7 +23,7 @@
 #endif
 
 #define NO_CELL UINT32_MAX
-/* most parts in which memory is separated from its file; each part may become a kernel mapping of its own */
+/* limit of the parts in which memory is separated from its file; each part may need a kernel mapping of its own */
 #define PARTS 512u
 
 struct kvp_p2p_own {
@@ -346,7 +346,7 @@ touch_pages(uint8_t *at, size_t n)
         uint8_t was = atomic_load(byte);
 
         while (!atomic_compare_exchange_strong(byte, &was, was))
-            continue; /* without the store the page may still be shared: a peer changed the byte meanwhile */
+            continue; /* if the exchange fails, a peer changed the byte meanwhile, and the page may still be shared */
     }
 }
 

@@ -178,7 +178,8 @@ kvp_p2p_ranges_del_all(kvp_p2p_ranges_t *ranges, const void *addr, size_t len)
 
         base = NULL;
         pthread_mutex_lock(&ranges->lock);
-        at = upper_bound(ranges, start + len - 1); /* the last range that begins before addr + len also ends last */
+        /* ranges do not overlap, so the last range that begins before addr + len is also the last to end */
+        at = upper_bound(ranges, start + len - 1);
         if (at > 0 && (uintptr_t)ranges->sorted[at - 1].base + ranges->sorted[at - 1].len > start)
             base = ranges->sorted[at - 1].base;
         pthread_mutex_unlock(&ranges->lock);
@@ -358,7 +359,8 @@ hold_piece(kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor, const kvpool_p2p
         bool is_new;
         kvp_reg_t *reg;
 
-        /* device memory must lie in one range, because the processor cannot copy the rest of the piece */
+        /* a piece with device memory must lie in one range: otherwise the processor would have to copy a part of it,
+         * and it cannot access device memory */
         if (range->is_device && find_range(ranges, start, op->len, 0) != range) return KVP_NOT_REGISTERED;
         if (is_within && (uintptr_t)range->base > covered) return KVP_NOT_REGISTERED;
         covered = (uintptr_t)range->base + range->len;

@@ -305,8 +305,8 @@ on_map(const kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *
     kvp_err_t err = kvp_peer_map_decode(frame, &token);
 
     if (err != KVP_OK) return err;
-    /* Only a peer whose process was verified may map memory. A message over TCP could come from another process, and
-     * a process that must not be read gets no memory. */
+    /* Only a peer whose process was verified over the Unix socket may map memory. A message over TCP could come from
+     * another process. A process whose memory this one may not read gets no memory either. */
     err = conn->proc.fd >= 0 ? kvp_p2p_owns_share(shared->conf.owns, token, fds, &cell) : KVP_NOTSUP;
     if (err == KVP_OK) {
         err = kvp_framed_out_fds(&conn->io, out->len, fds, 2);

@@ -77,7 +77,8 @@ typedef struct {
     kvpy_keys_t keys;
     kvpool_item_t *items;
     kvpool_iov_t *pieces;
-    kvpy_mem_t *mems; /* the memory of pieces that are Python objects */
+    /* exported buffers of the pieces that are Python objects: they keep the memory valid during the call */
+    kvpy_mem_t *mems;
     Py_ssize_t mems_n;
     kvpool_lineage_t *lineages; /* NULL = the items have no lineages */
     PyObject *groups_held; /* a tuple of the group objects, whose ids are borrowed; NULL = no groups */

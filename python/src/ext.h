@@ -25,7 +25,8 @@ typedef struct {
     PyObject_HEAD kvpool_t *pool; /* the library's handle; NULL = never opened */
     bool is_dropin; /* errors are returned as the codes of the drop-in API (mooncake) */
     uint32_t deadline_ms; /* deadline of a call that gives none; 0 = the library's default */
-    size_t guess; /* of the length of the next value that get returns: the longest or last so far; 0 = none has come */
+    /* guess of the next value's length in get: the longest value so far, or the last one; 0 = no value yet */
+    size_t guess;
     bool is_closing;
     Py_ssize_t exports_n; /* number of buffers that views export */
     /* called with name and text of an error that the drop-in API reports as INVALID; NULL = none */

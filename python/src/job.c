@@ -164,7 +164,8 @@ slice_blocks(const job_t *self, double rate, double left_s)
     return blocks > 0 ? blocks : 1;
 }
 
-/* The end of a load: patience_s after its begin, later by each arrived block, max_s at most (kvpool/vllm/cost.py). */
+/* The time limit of a load: patience_s after its begin, extended by each block that arrives, at most max_s after the
+ * begin (kvpool/vllm/cost.py). */
 typedef struct {
     double begin_s, patience_s, block_s, growth_s, max_s;
 } term_t;

@@ -198,7 +198,7 @@ add_types(PyObject *module)
     static const struct {
         const char *name; /* NULL = not in the module */
         PyType_Spec *spec;
-        PyTypeObject **type; /* variable that gets the type, with a reference for ever; NULL = none */
+        PyTypeObject **type; /* variable that gets the type with a reference, which is never released; NULL = none */
     } types[] = {
         {"Pool", &kvpy_pool_spec, &kvpy_pool_type},
         {NULL, &kvpy_view_spec, &kvpy_view_type},

@@ -10,7 +10,7 @@
 #define DETAIL_BYTES 512
 #define SSD_MAX 16
 #define FIRST_GUESS 4096u /* first guess of an object's length; a short guess costs a second call of the library */
-#define GUESS_KEPT (16u << 20) /* guesses up to this length stay when shorter values come */
+#define GUESS_KEPT (16u << 20) /* a guess up to this length stays when shorter values come */
 
 #define CODE_INVALID (-600) /* the drop-in API's code for many different errors, so the name of the error is logged */
 
@@ -289,8 +289,8 @@ pool_put(kvpy_pool_t *self, PyObject *args)
     return number_or_code(self, err);
 }
 
-/* Returns the guess for the length of the key's value. Before the first value has come, the library is asked for the
- * length, because a get with a wrong guess is repeated, and the master counts both. */
+/* Returns a guess of the length of the key's value. Before the first value it asks the library for the length, because
+ * a get with a wrong guess is repeated, and the master counts both gets. */
 static size_t
 guess_length(kvpy_pool_t *self, const kvpool_key_t *key, const kvpool_opts_t *opts)
 {
@@ -303,7 +303,7 @@ guess_length(kvpy_pool_t *self, const kvpool_key_t *key, const kvpool_opts_t *op
     return len;
 }
 
-/* Gets the key's value once, into `bytes`, whose length is the guess for the value's length. */
+/* Gets the key's value once, into `bytes`, which has the guessed length. */
 static int
 get_round(kvpy_pool_t *self, const kvpool_key_t *key, const kvpool_opts_t *opts, PyObject *bytes, size_t *len_out)
 {

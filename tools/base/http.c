@@ -98,8 +98,8 @@ find_body(kvp_buf_t *answer, const char **body_out)
     return strncmp((const char *)answer->data + 8, " 200", 4) == 0 ? KVP_OK : KVP_INTERNAL;
 }
 
-/* Writes the header with this process's token; "" = there is none, or the address is of another host: the request is
- * not encrypted. */
+/* Writes the header with this process's token. The header is "" without a token, and for another host, because the
+ * request is not encrypted. */
 static kvp_err_t
 write_token(int fd, char *out, size_t cap, const char **why_out)
 {
@@ -118,8 +118,8 @@ write_token(int fd, char *out, size_t cap, const char **why_out)
     return err;
 }
 
-/* Makes the request. *body_out is the body in the answer, which the caller initializes and frees; NULL = there is none.
- */
+/* Sends the request. *body_out is the answer's body in `answer`, which the caller initializes and frees; NULL = there
+ * is no body. */
 static kvp_err_t
 ask_at(const char *at, const char *path, const char *body, kvp_buf_t *answer, const char **body_out,
        const char **why_out)
@@ -150,7 +150,7 @@ ask_at(const char *at, const char *path, const char *body, kvp_buf_t *answer, co
     return err;
 }
 
-/* Returns the time in the header Date, in seconds since 1970; 0 = there is none. */
+/* Returns the time in the header Date, in seconds since 1970; 0 = the answer has no such header. */
 static time_t
 date_of(const char *answer)
 {

@@ -17,11 +17,13 @@
 kvp_err_t kvp_cli_http(const char *at, const char *path, const char *body, struct json_object **answer_out,
                        const char **why_out, time_t *date_out) KVP_MUST_USE;
 
-/* kvp_cli_http_text is the same for GET of a text, which the caller frees; NULL after an error. */
+/* kvp_cli_http_text does the same for a GET whose answer is plain text. The caller frees *text_out, which is NULL after
+ * an error. */
 kvp_err_t kvp_cli_http_text(const char *at, const char *path, char **text_out, const char **why_out) KVP_MUST_USE;
 
-/* kvp_cli_http_of writes the address of the HTTP port of a master of kvpool_stat: with the host of its own address if
- * it listens on all addresses. Returns false if it has none, or a loopback one of another host. */
+/* kvp_cli_http_of writes the address of a master's HTTP port; `master` is an element of "masters" in the answer of
+ * kvpool_stat. If the port listens on all addresses, the host is that of the master. Returns false if the master has no
+ * such port, or only at a loopback address of another host. */
 bool kvp_cli_http_of(struct json_object *master, char at[KVP_HOSTPORT_TEXT_MAX]);
 
 #endif

@@ -23,7 +23,8 @@ const char *kvp_json_get_text(struct json_object *of, const char *name);
 uint64_t kvp_json_get_u64(struct json_object *of, const char *name);
 size_t kvp_json_get_list(struct json_object *of, const char *name, struct json_object **list_out);
 
-/* kvp_json_pick returns a list of new objects with the named members of each row alone. The caller owns the list. */
+/* kvp_json_pick returns a list of new objects, which have only the named members of each row. The caller owns the list.
+ */
 struct json_object *kvp_json_pick(struct json_object *rows, const char *const *names, size_t n);
 
 /* kvp_json_find_u64 returns the member with that name of the object itself, or else the first nonzero one of its

@@ -16,7 +16,7 @@
 #define OPTS_MAX 48
 #define COMMON_N 8
 #define MASTERS_MAX 16
-#define LOCAL_FROM 5 /* index of the first common option that verbs without a pool have */
+#define LOCAL_FROM 5 /* index of the first common option that verbs which use no pool have as well */
 #define DAY_NS 86400000000000ull
 #define DEADLINE_DEFAULT_NS 5000000000ull
 #define DEADLINE_MAX_NS DAY_NS

@@ -13,7 +13,8 @@ typedef enum {
     KVP_CLI_BYTES, /* type of an option for a size, whose field is a uint64_t; kvp_parse_bytes reads it */
     /* type of an option for a duration; the field is a uint64_t in ns; kvp_parse_duration_ns reads it */
     KVP_CLI_DURATION,
-    KVP_CLI_PERIOD, /* type of a duration that may be left out, --name or --name=TIME; without one the field is 1 s */
+    /* type of an option with an optional duration, --name or --name=TIME; without TIME the field is 1 s */
+    KVP_CLI_PERIOD,
     KVP_CLI_SHARE, /* type of an option for a share, whose field is a double above 0 and at most 1 */
 } kvp_cli_opt_type_t;
 

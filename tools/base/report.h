@@ -43,8 +43,8 @@ const char *kvp_format_bytes(uint64_t bytes, char dst[KVP_BYTES_TEXT_MAX]);
 const char *kvp_report_cell(const char *name, struct json_object *value, char dst[KVP_CELL_TEXT_MAX]);
 
 /* kvp_report_rows prints a title and a table with a column for each scalar of the first row; all rows have the same
- * members. An empty line comes before, unless *is_first, which becomes false. kvp_report_is_rows returns whether the
- * value is such a list, which has a row. */
+ * members. An empty line comes first, unless *is_first, which becomes false. kvp_report_is_rows returns true if the
+ * value is such a list with at least one row. */
 bool kvp_report_is_rows(struct json_object *value);
 void kvp_report_rows(const char *title, struct json_object *rows, bool *is_first);
 

@@ -44,7 +44,7 @@ typedef struct {
     double absent; /* share of objects that are never put */
     double calls_per_s; /* rate of calls of all threads in all processes (open loop); 0 = closed loop */
     bool is_cold; /* a flag: each leg uses a new handle, whose mappings are not yet touched */
-    bool does_evict; /* a flag: the bench does not remove what it has put, so that puts cause evictions */
+    bool does_evict; /* a flag: the bench leaves its objects in the pool, so that puts cause evictions */
     uint64_t round_ns; /* time of a round, from which the time limits of its preparation follow */
     uint64_t run; /* number of this run, which makes its keys different from those of other runs */
 } kvp_bench_conf_t;

@@ -21,7 +21,8 @@
 #define VALUE_BYTES (2ull << 20)
 #define KEYS 65536u /* default number of objects, of KEY_VALUE_BYTES each, if the operation moves no values */
 #define KEY_VALUE_BYTES 64u
-#define OBJECTS_MAX 131072u /* of a set whose size no option gives: small objects take long to put */
+/* for a set whose size no option gives: limit of its objects, because small objects take long to put */
+#define OBJECTS_MAX 131072u
 #define KEY_BYTES 118u
 #define BATCH 32u
 #define VALUE_MAX (256ull << 20)

@@ -14,7 +14,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#define DISK_LOW (256ull << 20) /* space that a file system of logs should have left */
+#define DISK_LOW (256ull << 20) /* space that the file system of a log should have left */
 
 static KVP_PRINTF(3, 4) void note_wrong(kvp_doctor_facts_t *facts, const char *code, const char *fmt, ...)
 {
@@ -27,8 +27,8 @@ static KVP_PRINTF(3, 4) void note_wrong(kvp_doctor_facts_t *facts, const char *c
     va_end(ap);
 }
 
-/* Looks at an open file of a daemon, and returns whether its file system has too little space. The space of a tier file
- * is allocated when the node starts, so only its part without blocks counts. */
+/* Examines an open file of a daemon, and returns whether its file system has too little space. The node allocates the
+ * space of a tier file when it starts; of such a file only the part that is not allocated yet must fit. */
 static bool
 look_at_file(kvp_doctor_facts_t *facts, const char *file, const char *program)
 {
@@ -94,10 +94,11 @@ ask_daemon(kvp_doctor_facts_t *facts, const char *at, bool is_named)
     time_t date;
     const kvp_err_t err = kvp_cli_http(at, "/health", NULL, &answer, &why, &date);
     const char *version = kvp_json_get_text(answer, "version");
-    /* Both clocks have whole seconds here, so each is up to a second later. */
+    /* the two clocks are in whole seconds, so each of the two times may be up to a second later than it reads */
     const long least_s = date - time(NULL) - 1, most_s = date + 1 - before;
 
-    if (err == KVP_UNREACHABLE && !is_named) return; /* a firewall may be between: no fault of the pool */
+    /* a firewall may block the port, and that is no fault of the pool */
+    if (err == KVP_UNREACHABLE && !is_named) return;
     if (err == KVP_UNREACHABLE || err == KVP_INVALID)
         note_wrong(facts, "http_unreachable", "no daemon answers at %s: %s", at,
                    err == KVP_INVALID ? "HOST:PORT is expected" : why);

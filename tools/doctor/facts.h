@@ -74,17 +74,17 @@ typedef struct {
     char addr[320];
     char offers[64];
     char host_id[132];
-    char protection[KVP_PROTECTION_MAX]; /* what protects the planes, for people; "" = unknown */
+    char protection[KVP_PROTECTION_MAX]; /* text for people: how the node's ports are protected; "" = unknown */
     /* transport that a client on this host uses for the node; "none" = no transport, or the pool does not open as
      * configured */
     char transport[8];
     bool is_here; /* a flag: the node counts as running on this host */
-    bool is_drained; /* a flag: a drain has left no object in the node's memory */
-    uint64_t drain_evicted; /* objects of the pool that its drain has evicted */
-    uint64_t drain_ssd; /* objects on its SSD alone, while it drains */
-    char drain_waits[256]; /* why its drain does not go on; "" = it does, or there is none */
+    bool is_drained; /* a flag: the node's drain is complete: no object is left in its memory */
+    uint64_t drain_evicted; /* number of objects that the pool evicted for the node's drain */
+    uint64_t drain_ssd; /* number of objects that only the node's SSD has, while the node drains */
+    char drain_waits[256]; /* reason why the node's drain cannot continue; "" = it continues, or there is none */
     uint64_t size_bytes, chunk_bytes;
-    uint64_t objects; /* of a tier: those that are not in memory */
+    uint64_t objects; /* of a tier: number of the objects that only the tier has */
     kvp_doctor_probe_t probes[KVP_DOCTOR_TRANSPORTS];
 } kvp_doctor_node_t;
 
@@ -95,9 +95,9 @@ typedef struct {
     uint64_t mappings_max; /* most memory mappings of a process; NO_LIMIT = unknown */
     kvp_ram_t ram;
     char shmem_huge[24]; /* kernel's huge pages for shared memory: "always", "advise", "never", ...; "" = unknown */
-    /* file of another wheel in the package `mooncake` of the wheel that this program is in; "" = none */
+    /* file of another wheel in the package `mooncake` beside this program; "" = none */
     char foreign_file[544];
-    /* a flag: files of that package are missing, as after the removal of another wheel */
+    /* a flag: files of the package `mooncake` are missing, for example because another wheel was removed */
     bool is_wheel_torn;
     bool has_rdma_cm; /* a flag: the device of the RDMA connection manager exists and may be opened */
     kvp_doctor_transport_t transports[KVP_DOCTOR_TRANSPORTS];
@@ -120,7 +120,7 @@ typedef struct {
     size_t tiers_n;
     struct {
         char code[32], text[448];
-    } wrong[KVP_DOCTOR_WRONG_MAX]; /* causes why the pool is degraded, by the master, and what daemons.c found */
+    } wrong[KVP_DOCTOR_WRONG_MAX]; /* causes why the pool is degraded: the master's, and those that daemons.c found */
     size_t wrong_n;
 } kvp_doctor_facts_t;
 

@@ -235,8 +235,9 @@ look_at_huge_pages(const char *root, kvp_doctor_facts_t *facts)
 
 /* ---- the wheel */
 
-/* Looks at the package `mooncake` beside the package `kvpool` if this program is in it, as kvpool/bin/kvpool. The
- * wheels of kvpool and Mooncake both install that package; only Mooncake's has files that end with ".so". */
+/* Checks the package `mooncake` beside the package `kvpool`, if this program was installed from a wheel
+ * (kvpool/bin/kvpool). The wheels of kvpool and Mooncake both install that package; only Mooncake's has files that end
+ * with ".so". */
 static void
 look_at_wheel(const char *root, kvp_doctor_facts_t *facts)
 {

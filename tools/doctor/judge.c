@@ -261,7 +261,7 @@ judge_wrong(judge_t *j)
     static const struct {
         const char *code, *fix;
     } fixes[] = {
-        /* The first two are errors: the user named a daemon, and it is not there. */
+        /* The first two are errors, because the user named a daemon that does not answer there. */
         {"http_unreachable", "start the daemon with this --http (its ready line names the address), or open the port"},
         {"port_taken", "name the --http of a daemon, or end the other program: `ss -ltnp` lists programs and ports"},
         {"disk_low", "free space there, or give the daemon another directory (--data-dir, --ssd)"},
@@ -354,7 +354,7 @@ is_of_the_way(int err)
     return err == KVPOOL_NODE_LOST || err == KVPOOL_DEADLINE || err == KVPOOL_DISCONNECTED || err == KVPOOL_UNREACHABLE;
 }
 
-/* Returns the name of a lost node: the master may give no memory until the node is back. NULL = none is lost. */
+/* Returns the name of a lost node; NULL = no node is lost. While a node is lost, the master may place no probe. */
 static const char *
 name_away(const kvp_doctor_facts_t *f)
 {
@@ -384,7 +384,7 @@ judge_probe(judge_t *j, const kvp_doctor_node_t *node, const char *name, const k
                     "node %s was not probed by %s: node %s is away", node->name, name, name_away(j->f));
         return;
     }
-    if (err == KVPOOL_RETRY_AFTER) { /* no space: the master grants none on a node that does not answer */
+    if (err == KVPOOL_RETRY_AFTER) { /* the master places no object on a node that does not answer */
         it = begin_finding(j, KVP_DOCTOR_ERROR, "no_place");
         say_finding(it,
                     "make sure that kvpool-node runs and answers there, and read its log; if all its memory is held, "
@@ -511,7 +511,7 @@ judge_memory(judge_t *j)
                     "%s has %s of memory left, of %s", ram->where, left, has);
 }
 
-/* Reports a node with the address of an earlier node, without the ports, and another host id. */
+/* Reports a node that has the host of an earlier node in its address, but another host id. */
 static void
 judge_host_id(judge_t *j, const kvp_doctor_node_t *node)
 {

@@ -15,10 +15,10 @@ int kvp_doctor_ask_library(const kvp_cli_verb_t *verb, const kvp_cli_common_t *c
  * facts. */
 void kvp_doctor_ask_pool(const kvp_cli_common_t *common, kvp_doctor_facts_t *facts);
 
-/* kvp_doctor_look_at_disks adds file systems on which daemons of this machine have too little space, as far as this
- * user may see their files. kvp_doctor_ask_daemons asks daemons for their version and clock, and conductors for the
- * engines that they do not reach; `list` has HTTP addresses with commas between, and is changed. A daemon that does
- * not answer is a finding only if the user named it. Call both after kvp_doctor_ask_pool. */
+/* kvp_doctor_look_at_disks finds daemons on this machine whose file systems have too little space, as far as this user
+ * may see their files. kvp_doctor_ask_daemons asks daemons for their version and clock, and conductors for the engines
+ * that they cannot reach; `list` has HTTP addresses separated by commas, and is changed. A daemon that does not answer
+ * is a finding only if the user named it. Call both after kvp_doctor_ask_pool. */
 void kvp_doctor_look_at_disks(kvp_doctor_facts_t *facts);
 void kvp_doctor_ask_daemons(kvp_doctor_facts_t *facts, char *list, bool is_named);
 

@@ -42,7 +42,7 @@ end_line(screen_t *s, char style)
     s->at = 0;
 }
 
-/* Puts one of several texts of a line. A text that does not fit begins a new line. */
+/* Adds one of several texts to a line. A text that does not fit begins a new line. */
 static void KVP_PRINTF(2, 3) put_field(screen_t *s, const char *fmt, ...)
 {
     char text[CELL_MAX];
@@ -178,7 +178,8 @@ draw_head(screen_t *s, struct json_object *head)
     end_line(s, ' ');
 }
 
-/* Puts a label and a text, which goes on below itself where the screen ends: between two words if it can. */
+/* Adds a label and a text. A text that is too long for the line continues below its own begin, and is divided between
+ * two words if possible. */
 static void
 put_wrapped(screen_t *s, const char *label, uint32_t indent, const char *text, char style)
 {
@@ -215,7 +216,7 @@ draw_wrong(screen_t *s, struct json_object *wrong)
 }
 
 /* ---- tables */
-/* A table that is being drawn: the rows that pass the filter, and the columns of all. */
+/* A table that is being drawn: the rows that the filter accepts, and the columns of all rows. */
 typedef struct {
     struct json_object **rows; /* borrowed; the array is owned */
     size_t n, all;
@@ -240,7 +241,7 @@ typedef struct {
     bool is_reversed;
 } order_t;
 
-/* Texts rise and numbers fall, unless the order is reversed. */
+/* Compares two rows: texts in rising order, numbers in falling order; is_reversed reverses both. */
 static int
 compare_rows(const void *a, const void *b, void *arg)
 {
@@ -332,7 +333,8 @@ draw_headings(screen_t *s, const table_t *t, const kvp_top_view_t *view)
     end_line(s, 'b');
 }
 
-/* Draws a table; view: NULL, or of the table that is shown first. The last row of the screen stays free. */
+/* Draws a table. view NULL: the table is not the first one, so it is neither sorted nor filtered. The last row of the
+ * screen stays free. */
 static void
 draw_table(screen_t *s, struct json_object *model, const char *title, kvp_top_view_t *view)
 {
@@ -466,7 +468,7 @@ kvp_top_key(kvp_top_view_t *view, int key)
     }
     if (table != NULL) choose_table(view, (uint32_t)(table - tables));
     if (key == '\t') choose_table(view, view->table + 1);
-    if (key == '>') view->sort++; /* the last column bounds it when it is drawn */
+    if (key == '>') view->sort++; /* may pass the last column: draw_table corrects it */
     if (key == '<' && view->sort > 0) view->sort--;
     if (key == 'r') view->is_reversed = !view->is_reversed;
     if (key == '/') view->mode = KVP_TOP_FILTER;

@@ -13,7 +13,7 @@ typedef enum { KVP_TOP_TABLES, KVP_TOP_FILTER, KVP_TOP_HELP } kvp_top_mode_t;
 /* Keys beyond their characters. */
 enum { KVP_TOP_KEY_UP = 256, KVP_TOP_KEY_DOWN, KVP_TOP_KEY_PAGE_UP, KVP_TOP_KEY_PAGE_DOWN };
 
-/* What the user has chosen; zeroed memory is the view at the start. */
+/* The user's choices; zeroed memory is the view at the start. */
 typedef struct {
     kvp_top_mode_t mode;
     uint32_t table; /* index in kvp_top_tables of the table that is shown first, sorted and filtered */
@@ -26,10 +26,9 @@ typedef struct {
 /* kvp_top_key changes the view. It returns false if the key quits. */
 bool kvp_top_key(kvp_top_view_t *view, int key);
 
-/* kvp_top_draw fills rows x columns cells with printable ASCII, and a style for each row: ' ', 'b' (bold) or 'r'
- * (reverse). A byte of a name that is no printable ASCII becomes \xNN. title is the first line's begin. trouble (NULL =
- * none) is why the model is old. model may be NULL. The scroll and the column of the view are corrected to what there
- * is. */
+/* kvp_top_draw fills rows x columns cells with printable ASCII, and sets a style for each row: ' ', 'b' (bold) or 'r'
+ * (reverse). Other bytes of a name become \xNN. title begins the first line. trouble is the reason why the model is
+ * old; NULL = it is new. model may be NULL. Positions of the view beyond the model's rows and columns are corrected. */
 void kvp_top_draw(struct json_object *model, const char *title, const char *trouble, kvp_top_view_t *view,
                   uint32_t columns, uint32_t rows, char *cells, char *styles);
 

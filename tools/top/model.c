@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TAKE_OVER_MS 15000u /* in this time after a change of the leader, clients that are alive have connected */
+#define TAKE_OVER_MS 15000u /* time after a change of the leader in which living clients connect again */
 #define NAME_MAX_BYTES 600 /* a name of 128 bytes, each escaped, and its segment's ending */
 
 const char *const kvp_top_tables[] = {"nodes", "masters", "tenants", "calls", "transports", NULL};
@@ -36,7 +36,7 @@ copy_label(const char *line, const char *label, char dst[NAME_MAX_BYTES])
     return true;
 }
 
-/* Returns the member of that name, which is made if there is none. */
+/* Returns the member of that name; makes it if it does not exist. */
 static struct json_object *
 member_of(struct json_object *of, const char *name, struct json_object *(*make)(void))
 {
@@ -111,8 +111,8 @@ counter_of(struct json_object *sample, const char *name)
     return kvp_json_get_u64(kvp_json_get(kvp_json_get(sample, "pool"), "counters"), name);
 }
 
-/* Returns the seconds between two samples by the master's clock; NAN if they are not of one master, or there is no
- * earlier one. */
+/* Returns the seconds between two samples by the master's clock; NAN if there is no earlier sample, or the samples are
+ * of different masters. */
 static double
 seconds_between(struct json_object *before, struct json_object *now)
 {
@@ -123,7 +123,7 @@ seconds_between(struct json_object *before, struct json_object *now)
     return (double)(to - from) / 1e3;
 }
 
-/* Returns how much the counter, or the sum of two, rose. */
+/* Returns the rise of the counter, or of the sum of two counters. */
 static double
 rise_of(struct json_object *before, struct json_object *now, const char *name, const char *other)
 {
@@ -133,7 +133,8 @@ rise_of(struct json_object *before, struct json_object *now, const char *name, c
     return rise < 0 ? NAN : rise;
 }
 
-/* Returns the share of the keys asked for between two samples that was there; NAN = none was asked for. */
+/* Returns the hit ratio between two samples: the share of the requested keys that the pool had; NAN = no key was
+ * requested. */
 static double
 interval_ratio(struct json_object *before, struct json_object *now)
 {
@@ -181,13 +182,14 @@ static void KVP_PRINTF(2, 3) add_text(struct json_object *list, const char *fmt,
     json_object_array_add(list, json_object_new_string(text));
 }
 
-/* Adds a node's fault. If the master is a standby, transports are no fault: the client then connects to no node. */
+/* Adds a line for a node's fault. With a standby as master, a missing transport is no fault, because the client
+ * connects to no node. */
 static void
 add_wrong_of_node(struct json_object *list, struct json_object *segment, bool is_standby)
 {
     const char *state = kvp_json_get_text(segment, "state"), *node = kvp_json_get_text(segment, "node");
 
-    if (strcmp(state, "lost") == 0) return; /* no line: the master's own list of faults contains lost nodes */
+    if (strcmp(state, "lost") == 0) return; /* the master's own list of problems has the lost nodes */
     if (strcmp(state, "connecting") == 0)
         add_text(list, "node %s is connecting: it takes objects when the master has compared it with its log", node);
     else if (strcmp(state, "up") != 0)
@@ -272,8 +274,8 @@ kvp_top_join_tiers(struct json_object *nodes, struct json_object *tiers)
     }
 }
 
-/* Adds the rate of evictions since the sample before. A node that evicts may have free memory in the chunks of tenants
- * that put nothing now. */
+/* Adds the rate of evictions since the previous sample. A node that evicts may have free memory, in chunks of tenants
+ * that do not put now. */
 static void
 add_evictions(struct json_object *node, struct json_object *before, double seconds)
 {
@@ -311,7 +313,7 @@ make_nodes(struct json_object *before, struct json_object *now, double seconds)
     return kvp_json_pick(nodes, columns, KVP_ARRAY_LEN(columns));
 }
 
-/* Returns the rows of tenants: those that the metrics have, else the one of the session. */
+/* Returns the rows of the tenants in the metrics, or, without metrics, only the row of the session's tenant. */
 static struct json_object *
 make_tenants(struct json_object *now)
 {
@@ -332,15 +334,15 @@ make_tenants(struct json_object *now)
     return rows;
 }
 
-/* Returns element i of a list of numbers; 0 behind its end. */
+/* Returns element i of a list of numbers; 0 if the list is shorter. */
 static double
 number_at(struct json_object *list, size_t i)
 {
     return list == NULL ? 0 : json_object_get_double(json_object_array_get_idx(list, i));
 }
 
-/* Returns the quantile of the calls between two samples in seconds, as Prometheus estimates it: linear within a bucket.
- * The lists have a bucket's upper bound and count by turns. NAN = there was no call. */
+/* Returns the quantile in seconds of the calls between two samples, as Prometheus estimates it: linear within a bucket.
+ * The lists alternate between a bucket's upper bound and its count. NAN = no calls. */
 static double
 quantile_of(struct json_object *before, struct json_object *now, double q)
 {
@@ -387,7 +389,7 @@ make_calls(struct json_object *before, struct json_object *now, double seconds)
     return rows;
 }
 
-/* Returns the nodes' memory by the transport that leads to it from here. */
+/* Returns the sum of the nodes' memory for each transport by which this client reaches them. */
 static struct json_object *
 make_transports(struct json_object *nodes)
 {

@@ -10,8 +10,7 @@
 extern const char *const kvp_top_tables[];
 
 /* kvp_top_metrics reads a master's metrics in Prometheus' text format: the buckets of latencies by call, and the
- * figures of tenants. Lines of other metrics, and lines that cannot be read, are passed over. The caller owns the
- * result. */
+ * figures of tenants. It skips other lines and malformed lines. The caller owns the result. */
 struct json_object *kvp_top_metrics(const char *text);
 
 /* kvp_top_model returns the model, which the caller owns. `before` may be NULL. A rate is null without an earlier
@@ -25,15 +24,15 @@ struct json_object *kvp_top_model(struct json_object *before, struct json_object
  * them may have any bytes. The caller owns the list. */
 struct json_object *kvp_top_wrong(struct json_object *stat);
 
-/* kvp_top_mark_away replaces the unknown lag of masters that do not follow by the text "away". */
+/* kvp_top_mark_away replaces the unknown lag of masters that do not follow the leader by the text "away". */
 void kvp_top_mark_away(struct json_object *masters);
 
-/* kvp_top_mark_lost removes the transports to lost nodes, which the library would use if the nodes were there, and
- * names the state of a lost node without an object: "away (drained)". */
+/* kvp_top_mark_lost removes the transports of lost nodes: the library reports the transport that it would use if the
+ * node were connected. The state of a lost node without an object becomes "away (drained)". */
 void kvp_top_mark_lost(struct json_object *nodes);
 
-/* kvp_top_join_tiers gives each node of the list the state and the bytes of its SSD tier, whose name is that of the
- * node with "/ssd" behind it. */
+/* kvp_top_join_tiers adds the state and the bytes of its SSD tier to each node of the list. A tier's name is the node's
+ * name with "/ssd" added. */
 void kvp_top_join_tiers(struct json_object *nodes, struct json_object *tiers);
 
 #endif

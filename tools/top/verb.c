@@ -27,11 +27,11 @@
 #define HTTP_PORT "9003" /* the default of a master's --http */
 #define COLUMNS_LIMIT 1000u
 #define ROWS_LIMIT 500u
-#define SLOW_NS (2 * KVP_NS_PER_S) /* an answer that takes longer is reported while it is missing */
+#define SLOW_NS (2 * KVP_NS_PER_S) /* an answer that takes longer than this is reported before it arrives */
 
 /* ---- the terminal */
-/* State of the terminal before the view, for the handlers of crashes. stderr_fd: the standard error, which goes to
- * /dev/null meanwhile, since lines of the library would spoil the view. */
+/* State of the terminal before the view, which the handlers of crashes restore. stderr_fd: the original standard error;
+ * meanwhile standard error is /dev/null, because log lines of the library would spoil the view. */
 static struct termios saved_mode;
 static volatile sig_atomic_t is_on_screen;
 static int stderr_fd = -1;
@@ -44,7 +44,7 @@ leave_screen(void)
     if (!is_on_screen) return;
     is_on_screen = 0;
     const ssize_t n = write(STDOUT_FILENO, end, sizeof end - 1);
-    (void)n; /* a terminal that is gone needs no end */
+    (void)n; /* if the terminal is closed, nothing can be restored */
     (void)tcsetattr(STDIN_FILENO, TCSAFLUSH, &saved_mode);
     (void)dup2(stderr_fd, STDERR_FILENO);
 }
@@ -90,7 +90,7 @@ typedef struct {
     /* the master's HTTP address; NULL = as the master reports, or the leader's host and the default port */
     const char *http;
     bool is_same_pool; /* flag: the HTTP server that last answered belongs to the pool */
-    int orders[2], answers[2]; /* pipes: a byte asks for a sample; the answer is the pointer of one */
+    int orders[2], answers[2]; /* two pipes: a byte in `orders` requests a sample; `answers` returns a pointer to it */
 } sampler_t;
 
 /* Writes the address of the leader's HTTP port; false if no leader is known. */
@@ -113,7 +113,8 @@ find_http(const sampler_t *s, struct json_object *stat, char at[KVP_HOSTPORT_TEX
     return s->http != NULL;
 }
 
-/* Returns NULL if the HTTP server belongs to the pool of the stat, else why that is not known. */
+/* Returns NULL if the HTTP server belongs to the same pool as the stat, else the reason why that cannot be confirmed.
+ */
 static const char *
 compare_pools(const char *at, struct json_object *stat)
 {
@@ -189,8 +190,8 @@ typedef struct {
     pthread_t thread;
     uint64_t interval_ns, due_ns, asked_ns;
     bool is_asking;
-    struct json_object *last, *model; /* the last sample without an error; what is shown */
-    char title[200], error[200]; /* error: of the last sample; "" = none */
+    struct json_object *last, *model; /* last: the last sample without an error; model: the shown one */
+    char title[200], error[200]; /* error: the last sample's error; "" = none */
     kvp_top_view_t view;
     char *cells, *styles, *frame;
 } top_t;
@@ -244,7 +245,7 @@ take_answer(top_t *t)
     t->last = sample;
 }
 
-/* Reads keys and passes them to the view. Returns false when a key quits, or the terminal is gone. */
+/* Reads keys and passes them to the view. Returns false if a key quits, or the terminal is closed. */
 static bool
 take_keys(top_t *t)
 {
@@ -335,7 +336,8 @@ run_view(const kvp_cli_verb_t *verb, top_t *t)
     (void)atexit(leave_screen);
     t->due_ns = kvp_now_ns();
     show_until_quit(t, signals);
-    /* The thread may wait for a master for as long as its deadline. The user need not: the kernel frees all. */
+    /* The sampler's thread may wait for a master until its deadline. The user does not wait for the thread: the kernel
+     * frees everything. */
     if (t->is_asking) _exit(KVP_EXIT_DONE);
     close(t->sampler.orders[1]);
     pthread_join(t->thread, NULL);

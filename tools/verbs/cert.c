@@ -13,7 +13,7 @@
 #define DAY_NS (86400 * NS_PER_S)
 #define NAME_MAX_BYTES 512u
 
-/* Reads what is to be made from the words. Returns false if they are not of this verb. */
+/* Reads the role and the name of the certificate from the arguments. Returns false if the arguments are wrong. */
 static bool
 read_words(int n, char **words, kvp_authrole_t *role_out, char name_out[NAME_MAX_BYTES])
 {

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define BAR_COLUMNS 40
-#define ASKED_FEW 10000u /* below so many keys the curve is a guess */
+#define ASKED_FEW 10000u /* with fewer requested keys than this, the curve is only a guess */
 
 static const double times[] = {0.25, 0.5, 1, 2, 4, 8};
 

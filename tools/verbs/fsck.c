@@ -50,8 +50,8 @@ run_snapshot(void *arg)
     return NULL;
 }
 
-/* Makes the snapshot in a second thread. The progress is the number of records that the master has written meanwhile,
- * at most one for each object of the pool. */
+/* Requests the snapshot in a second thread. Meanwhile it shows the number of records that the master has written, at
+ * most the number of the pool's objects. */
 static void
 show_snapshot(snapshot_t *s)
 {
@@ -112,7 +112,7 @@ static int
 check_log(const kvp_cli_verb_t *verb, const char *data_dir, bool is_repairing, bool is_json)
 {
     char program[1024];
-    /* All options of kvpool-master are given, so that no environment variable can change one. */
+    /* All options of kvpool-master are set here, so that no environment variable takes effect. */
     const char *const argv[] = {"kvpool-master",
                                 "--check",
                                 "--data-dir",
@@ -134,9 +134,10 @@ typedef struct {
     uint8_t bytes[KVPOOL_KEY_MAX];
 } found_t;
 
-/* What was found on a node's memory or SSD. A key counts where its first copy was when it was listed. */
+/* The findings for a node's memory or SSD. A key belongs to the place that its first copy had when the key was listed.
+ */
 typedef struct {
-    uint64_t segment; /* 0 = none that was known when the check began */
+    uint64_t segment; /* 0 = all keys whose segment was not known when the check began */
     const char *node; /* borrowed from `before` */
     uint64_t keys, bytes, unreadable, away;
 } place_t;
@@ -148,7 +149,7 @@ typedef struct {
     bool is_repairing;
     found_t *page;
     size_t page_n;
-    place_t *places; /* the last one is for all keys without a known place */
+    place_t *places; /* the last element is for all keys without a known place */
     size_t places_n;
     kvp_progress_t progress;
     struct json_object *before, *after; /* the master's figures before and after the check; NULL = not read yet */

@@ -13,8 +13,8 @@
 
 #define POLL_NS (20 * KVP_NS_PER_MS)
 
-/* Looks up the segments of the nodes with these names. Returns the number of those found before the first one that is
- * not in the list. */
+/* Looks up the segments of the nodes with these names, and stops at the first name without a node. Returns the number
+ * of segments found. */
 static size_t
 find_segments(struct json_object *stat, char **names, size_t n, uint32_t *segments)
 {
@@ -49,7 +49,7 @@ wait_for_task(kvpool_t *pool, kvp_cli_common_t *common, uint64_t id, kvpool_task
     return err;
 }
 
-/* What the failure of a task means; "" = what its name says. */
+/* Returns an explanation of a task's failure; "" = the name of the failure is clear enough. */
 static const char *
 failure_text(int failure)
 {

@@ -14,7 +14,8 @@
 
 #define POLL_NS (200 * KVP_NS_PER_MS)
 #define LINE_NS (5 * KVP_NS_PER_S) /* the time between two lines of progress */
-#define STUCK_NS (10 * KVP_NS_PER_S) /* a drain from which no object has left for this long, and --grace, is stuck */
+/* a drain is stuck if no object has left for this long and --grace has ended */
+#define STUCK_NS (10 * KVP_NS_PER_S)
 #define GRACE_MAX_NS (30ull * 86400 * 1000000000)
 #define TEXT_MAX (64u << 10)
 
@@ -39,7 +40,8 @@ ask_drain(drain_t *d, struct json_object **progress_out)
     return *progress_out == NULL ? KVPOOL_NOMEM : KVPOOL_OK;
 }
 
-/* Returns the count of what is left to move, in memory and, if that moves too, on the SSD alone. */
+/* Returns the number of objects left to move: in memory, and, if the drain also empties the SSD, those that only the
+ * SSD has. */
 static uint64_t
 left_of(struct json_object *p, const char *memory_key, const char *ssd_key)
 {
@@ -120,7 +122,7 @@ print_progress(const drain_t *d, struct json_object *p)
     if (*kvp_json_get_text(p, "waits_for") != '\0') printf("waits: %s\n", kvp_json_get_text(p, "waits_for"));
 }
 
-/* Says why the drain cannot go on. Returns the exit code. */
+/* Prints why the drain cannot continue. Returns the exit code. */
 static int
 complain_stuck(const drain_t *d, struct json_object *p)
 {
@@ -180,7 +182,7 @@ run_drain(drain_t *d, bool has_wait)
     err = ask_drain(d, &p);
     if (err == KVPOOL_OK) was_draining = strcmp(kvp_json_get_text(p, "state"), "none") != 0;
     if (was_draining && !keeps_ssd) d->what.keep_ssd = !json_object_get_boolean(kvp_json_get(p, "with_ssd"));
-    /* `drain` without an option to change asks a drain that runs how far it is */
+    /* `drain` without an option to change reports the progress of a running drain */
     if (err == KVPOOL_OK && (what == KVPOOL_DRAIN_END || !was_draining || has_change)) {
         json_object_put(p);
         p = NULL;

@@ -15,13 +15,13 @@
 #include <string.h>
 #include <time.h>
 
-#define EVEN 0.05 /* all nodes are within this part of their memory of the mean */
-#define AIM                                                                                                            \
-    0.04 /* no object is moved when they are this near, by the sizes of the objects moved since the last stat          \
-          */
+#define EVEN 0.05 /* the pool counts as even if the used part of each node's memory is within 0.05 of the mean */
+/* objects are moved until each node is this near to the mean, by the figures of the last stat and the moves since */
+#define AIM 0.04
 #define PAGE 512u
 #define TASKS 64u /* moves under way */
-#define TASK_NS (10 * KVP_NS_PER_S) /* a move that takes longer, since a client holds the object, goes on by itself */
+/* if a move takes longer, because a client holds the object, it is not waited for */
+#define TASK_NS (10 * KVP_NS_PER_S)
 #define POLL_NS (10 * KVP_NS_PER_MS)
 #define RATE (200ull * 1000 * 1000)
 
@@ -36,7 +36,7 @@ typedef struct {
     kvpool_t *pool;
     filled_t *nodes;
     size_t nodes_n;
-    double mean; /* part of the memory of all nodes that is used */
+    double mean; /* used part of the memory of all nodes together */
     kvpool_key_t keys[PAGE]; /* copies, owned */
     size_t keys_n;
     uint64_t tasks[TASKS];
@@ -106,7 +106,7 @@ wait_for_tasks(rebalance_t *r)
     r->tasks_n = 0;
 }
 
-/* Sleeps while more was moved than the rate allows. */
+/* Sleeps if more bytes were moved than the rate allows. */
 static void
 keep_rate(const rebalance_t *r)
 {
@@ -117,7 +117,7 @@ keep_rate(const rebalance_t *r)
     nanosleep(&pause, NULL);
 }
 
-/* Begins to move the object to the emptiest node, if it has one copy, on a node that is fuller than the mean. */
+/* Begins to move the object to the emptiest node, if its only copy is on a node that is fuller than the mean. */
 static void
 move_object(rebalance_t *r, const kvpool_key_t *key, const kvpool_place_t *place)
 {
@@ -129,7 +129,7 @@ move_object(rebalance_t *r, const kvpool_key_t *key, const kvpool_place_t *place
         if (place->copies == 1 && r->nodes[i].id == place->segments[0]) from = &r->nodes[i];
         if (r->nodes[i].used / r->nodes[i].size < to->used / to->size) to = &r->nodes[i];
     }
-    /* neither node passes the mean by a move, so no object moves twice */
+    /* a move that would carry a node past the mean is not made, so no object moves twice */
     if (from == NULL || (from->used - len) / from->size < r->mean || (to->used + len) / to->size > r->mean) return;
     keep_rate(r);
     if (kvpool_task_begin(r->pool, key->data, key->len, from->id, &to->id, 1, &opts, &r->tasks[r->tasks_n]) !=
@@ -175,7 +175,7 @@ move_page(rebalance_t *r, uint64_t *cursor)
     return err;
 }
 
-/* Goes over all objects, again and again while that helps. Returns the exit code. */
+/* Walks over all objects, repeatedly while that improves the balance. Returns the exit code. */
 static int
 move_until_even(rebalance_t *r)
 {

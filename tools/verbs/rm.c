@@ -17,7 +17,7 @@
 #define MATCH_STEPS 1000000u
 #define TENANT_TEXT_MAX 600u
 
-/* ---- what would be removed, and the question before ---- */
+/* ---- a preview of the objects to remove, and a question to the user ---- */
 typedef struct {
     pcre2_code *pattern; /* NULL = every key */
     pcre2_match_data *match;

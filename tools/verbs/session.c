@@ -12,7 +12,7 @@
 
 #define TEXT_MAX (256u << 10)
 
-/* Asks for one page, or ends a session. The caller releases *page_out. */
+/* Requests one page of the list, or ends a session. The caller releases *page_out. */
 static int
 ask_master(kvpool_t *pool, kvp_cli_common_t *common, uint64_t end, uint32_t from, struct json_object **page_out)
 {

@@ -158,7 +158,8 @@ is_elected(struct json_object *masters)
            kvp_json_get_text(json_object_array_get_idx(masters, 0), "id")[0] != '\0';
 }
 
-/* Prints what is free for which tenants, if there are several: a full pool is one without free chunks. */
+/* Prints the free bytes that each tenant can use, if there are several tenants: a pool without free chunks is full for
+ * all others. */
 static void
 print_chunks(struct json_object *counters)
 {
@@ -175,7 +176,8 @@ print_chunks(struct json_object *counters)
                kvp_format_bytes(draining, owned));
 }
 
-/* Prints what protects the planes of the master, and of the nodes: a line for all nodes of which the same is known. */
+/* Prints how the ports of the master and of the nodes are protected: one line for all nodes with the same protection.
+ */
 static void
 print_protection(const char *master, struct json_object *segments)
 {
@@ -250,7 +252,7 @@ print_stat(struct json_object *stat, const kvp_cli_common_t *common, bool wants_
 }
 
 /* ---- lists of masters and nodes */
-/* Prints what a drain has cost, or goes on costing, as sentences. */
+/* Prints, as sentences, what a finished or running drain has evicted or lost. */
 static void
 print_drain_cost(struct json_object *row)
 {
@@ -385,7 +387,7 @@ stat_conductor(const kvp_cli_verb_t *verb, const char *at, kvp_cli_common_t *com
 }
 
 /* ---- lines for pipes */
-/* Prints the figures as one line: pairs of name and value, or JSON. Takes the figures. */
+/* Prints the figures as one line: pairs of name and value, or JSON. Releases the figures. */
 static void
 print_watch_line(struct json_object *figures, const kvp_cli_common_t *common)
 {
@@ -437,7 +439,8 @@ watch_figures(struct json_object *before, struct json_object *now, int err)
     return figures;
 }
 
-/* Prints a line each interval until standard output is closed. A master that does not answer is asked again. */
+/* Prints a line each interval until standard output is closed. If the master does not answer, the next interval asks
+ * again. */
 static int
 watch_pool(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t *pool, uint64_t interval_ns)
 {
@@ -448,7 +451,7 @@ watch_pool(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t 
     for (uint64_t due = kvp_now_ns() + interval_ns;; due = kvp_max_u64(due + interval_ns, kvp_now_ns())) {
         for (uint64_t at; (at = kvp_now_ns()) < due && out.revents == 0;)
             (void)poll(&out, 1, (int)((due - at) / KVP_NS_PER_MS) + 1);
-        if ((out.revents & (POLLERR | POLLNVAL)) != 0) break; /* the reader of the pipe has closed it */
+        if ((out.revents & (POLLERR | POLLNVAL)) != 0) break; /* the reader of the pipe has closed its end */
         err = kvp_json_stat(pool, 0, &now);
         print_watch_line(watch_figures(before, now, err), common);
         if (fflush(stdout) != 0 && errno == EPIPE) break;

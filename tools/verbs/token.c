@@ -17,7 +17,7 @@
 
 #define TTL_MAX_NS (3650ull * 86400 * 1000000000)
 
-/* Refuses an id that a line of the token file has. A file that does not exist has none. */
+/* Refuses an id that the token file has already. A missing file has no ids. */
 static int
 check_id(const kvp_cli_verb_t *verb, const char *path, const char *id)
 {
@@ -106,7 +106,8 @@ kvp_cli_token(const kvp_cli_verb_t *verb, int argc, char **argv)
     } else {
         printf("%s\n", token);
     }
-    code = kvp_cli_flush(verb, KVP_EXIT_DONE); /* first, so that the file has no token that was never shown */
+    /* The token is printed before the file gets it, so that the file never has a token that no user has seen. */
+    code = kvp_cli_flush(verb, KVP_EXIT_DONE);
     return code != KVP_EXIT_DONE ? code : append_line(verb, file, line);
 }
 

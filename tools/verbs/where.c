@@ -14,7 +14,7 @@
 #define TEXT_BYTES (4u * 1024)
 #define SPAN_BYTES 32u
 
-/* Asks for the key. After KVPOOL_OK the caller releases *answer_out with json_object_put. */
+/* Requests the answer for the key. After KVPOOL_OK the caller releases *answer_out with json_object_put. */
 static int
 ask_pool(kvpool_t *pool, const char *key, const kvpool_opts_t *opts, struct json_object **answer_out)
 {
@@ -28,7 +28,7 @@ ask_pool(kvpool_t *pool, const char *key, const kvpool_opts_t *opts, struct json
     return err;
 }
 
-/* Quotes a text of the answer: names come from nodes and users. */
+/* Quotes and escapes a text of the answer, because names come from nodes and users. */
 static const char *
 quoted_text(struct json_object *from, const char *name, char text[TEXT_BYTES])
 {
@@ -113,7 +113,8 @@ print_cause(struct json_object *found)
     if (kvp_json_get_text(found, "help")[0] != '\0') printf("  help: %s\n", quoted_text(found, "help", text));
 }
 
-/* Prints the answer. Returns the exit code: of `where`, whether an object was found; `why` always has an answer. */
+/* Prints the answer, and returns the exit code. The code of `where` depends on whether the object was found; `why`
+ * always has an answer. */
 static int
 print_answer(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, struct json_object *answer, bool wants_cause)
 {

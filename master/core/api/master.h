@@ -70,11 +70,11 @@ void kvp_master_check_log(kvp_master_t *master, kvp_master_log_t *log_out);
  * never falls. Each input may produce outputs. The frame is borrowed for the call. If a frame breaks the protocol,
  * the core closes its connection (an output). */
 void kvp_master_on_connect(kvp_master_t *master, uint64_t conn, uint64_t now_ns);
-/* kvp_master_on_identity: the shell knows the peer's identity, or why it has none. Comes before the peer's Hello. A
+/* kvp_master_on_identity passes the peer's identity, or the reason why it has none. Call it before the peer's Hello. A
  * session without this call may do everything. who is borrowed for the call. */
 void kvp_master_on_identity(kvp_master_t *master, uint64_t conn, const kvp_identity_t *who, uint64_t now_ns);
-/* kvp_master_revoke: the identity is not valid any more. When the connection ends, which the shell does next, all
- * nodes are told that the client is dead. */
+/* kvp_master_revoke: the identity is not valid any more. The shell closes the connection next, and then the core
+ * reports the client's death to all nodes. */
 void kvp_master_revoke(kvp_master_t *master, uint64_t conn);
 void kvp_master_on_frame(kvp_master_t *master, uint64_t conn, const kvp_frame_t *frame, uint64_t now_ns);
 /* kvp_master_on_close: the connection has ended; legal also after the core had it closed */
@@ -129,7 +129,7 @@ typedef enum {
  * returned only after the KVP_DONE_* report for which it waited, so that the shell may write and sync at any time. */
 bool kvp_master_ready(kvp_master_t *master, kvp_master_ready_t *ready);
 
-/* What the shell reports to kvp_master_done about the outputs that it has handled. */
+/* The outputs that the shell has handled, which it reports to kvp_master_done. */
 typedef enum {
     KVP_DONE_WRITTEN, /* the log up to `position` is written: it survives a crash of this process */
     /* the log up to `position` is synced: it survives a crash of this machine; not above the written position */
@@ -175,17 +175,18 @@ void kvp_master_stats(const kvp_master_t *master, kvp_master_stats_t *stats_out)
 typedef struct {
     char name[KVP_NAME_MAX + 1]; /* name of the node */
     bool is_tier, is_up;
-    bool is_drained; /* flag: a drain has left no object there */
+    bool is_drained; /* flag: a drain is complete: no object is left in the segment */
     uint32_t state; /* kvp_segment_state_t */
     uint64_t size_bytes, used_bytes, objects;
-    uint64_t evictions; /* from this memory, since this master began to lead */
+    uint64_t evictions; /* number of evictions from this memory, since this master began to lead */
 } kvp_master_node_t;
 
-#define KVP_CURVE_TIMES 6u /* sizes of memory for which a curve is shown: 1/4, 1/2, 1, 2, 4, 8 times the pool's */
+/* number of memory sizes for which a curve is shown: 1/4, 1/2, 1, 2, 4 and 8 times the pool's size */
+#define KVP_CURVE_TIMES 6u
 typedef struct {
     char name[KVP_TENANT_NAME_MAX + 1]; /* "" = all tenants together */
     uint64_t objects, used_bytes;
-    uint64_t chunk_bytes; /* bytes of its chunks, which no other tenant can use */
+    uint64_t chunk_bytes; /* bytes of the tenant's chunks, which no other tenant can use */
     kvp_askcount_t minute, hour;
     bool has_curve;
     double curve[KVP_CURVE_TIMES]; /* estimated hit ratios */
@@ -201,12 +202,12 @@ uint32_t kvp_master_tenants(const kvp_master_t *master, kvp_master_tenant_t tena
 /* kvp_master_asked returns the counts of the last minute for the pool. */
 kvp_askcount_t kvp_master_asked(const kvp_master_t *master);
 
-/* A question where the object of a key is, or why it is not there. */
+/* The question where the object of a key is, or why the pool does not have it. */
 typedef struct {
     const char *tenant; /* name of the tenant; "" or "default" = the default tenant */
     const void *key;
     size_t key_len; /* 1 to KVP_KEY_MAX */
-    bool all_tenants; /* every tenant that has the object, or a trace of it */
+    bool all_tenants; /* flag: the answer has every tenant that has the object, or a trace of it */
 } kvp_master_question_t;
 
 /* kvp_master_explain appends the answer to `out`, as a packed ExplainReply, as of the last input. Returns false if the
@@ -221,8 +222,8 @@ void kvp_master_note_times(kvp_master_t *master, uint64_t step_longest_ns, uint6
  * copied. */
 void kvp_master_note_masters(kvp_master_t *master, const char *leader, const kvp_master_peer_t *masters, uint32_t n);
 
-/* kvp_master_note_etcd passes for how long no request to etcd has succeeded, and the text of the last failure, for the
- * reasons below; 0 = etcd answers. The text is copied, cut to 199 bytes. */
+/* kvp_master_note_etcd passes the time since the last successful request to etcd (0 = etcd answers) and the text of the
+ * last failure, for the list of problems. The text is copied, cut to 199 bytes. */
 void kvp_master_note_etcd(kvp_master_t *master, uint64_t silent_ns, const char *trouble);
 
 /* The reasons why the pool is degraded; n 0 = it is not degraded. */

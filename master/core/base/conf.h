@@ -25,7 +25,8 @@ typedef struct {
     uint64_t session_ttl_ns; /* a session without a message for this time ends; 0 = 10 s */
     /* time for which clients may read from cached locations before they must ask the master again; 0 = 1 s */
     uint64_t location_lease_ns;
-    /* longest use of cached locations while no master answers; at least location_lease_ns; 0 = 10 s */
+    /* while no master answers, clients use cached locations for at most this time; at least location_lease_ns; 0 = 10 s
+     */
     uint64_t location_grace_ns;
     /* Flag: another master served this pool before, so clients may still read under its leases. Without the flag
      * and without a log the pool is new, or all its state is lost. Such a pool has no identity yet. It takes the
@@ -38,7 +39,7 @@ typedef struct {
     /* limit of the bytes in the unfinished puts of one client, its quarantined extents included; 0 = 4 GiB */
     uint64_t attempt_bytes;
     const char *host_id; /* this host's id; copied */
-    const char *protection; /* what protects the master's planes, for people; NULL = not known; borrowed */
+    const char *protection; /* text for people: how the master's ports are protected; NULL = not known; borrowed */
     const char *unix_path; /* path of the master's Unix socket, sent in HelloReply; "" = none; copied */
     uint64_t curve_uses; /* limit of the uses a second that a miss-ratio curve tracks; 0 = no curves */
     uint64_t departed_bytes; /* bytes of the table of objects that left the index; 0 = no table */
@@ -49,8 +50,9 @@ typedef struct {
     bool is_elected;
     /* flag: removal records in the log contain the object's key, for readers that keep no index (master/events) */
     bool log_names_gone;
-    /* An object that one host reads at this rate from others, or all hosts at four times this rate, gets a copy on
-     * another node: evict/hot.h. 0 = none does, and answers name copies in the order of the log. */
+    /* Bytes a second. An object gets a copy on another node if one host reads it at this rate from other hosts, or all
+     * hosts together at four times this rate: evict/hot.h. 0 = no copies; answers then name an object's places in the
+     * order of the log. */
     uint64_t hot_bytes_per_s;
     uint64_t hot_window_ns; /* length of the windows in which these reads are counted; 0 = 10 s */
     bool ssd_wants_use; /* flag: objects that were not read since their put are not written to an SSD */
@@ -159,7 +161,8 @@ typedef struct {
     KVP_MASTER_STATS(KVP_MASTER_STAT_FIELD)
 #undef KVP_MASTER_STAT_FIELD
     uint32_t term;
-    /* number of look-ups, prefix look-ups and messages of exists that missed a key, by the cause of the first one */
+    /* number of look-ups, prefix look-ups and EXISTS messages with a missing key, by the cause of the first missing key
+     */
     uint64_t lookup_misses[KVP_CAUSES_N];
     uint64_t get_misses_by[KVP_CAUSES_N]; /* get_misses, by cause */
 } kvp_master_stats_t;
@@ -169,9 +172,10 @@ typedef struct {
 typedef struct {
     uint64_t conn; /* 0 = none */
     uint8_t opcode;
-    bool goes_on; /* flag: a process of this host, which will prove its identity on the Unix socket */
+    bool goes_on; /* flag: the peer is a process of this host, and will prove its identity on the Unix socket */
     kvp_err_t err; /* the refusal; OK = allowed */
-    char object[KVP_AUDIT_OBJECT_MAX]; /* what the request names: a node, a session, keys; for HELLO the peer's name */
+    /* the object of the request: a node, a session or keys; for HELLO the peer's name */
+    char object[KVP_AUDIT_OBJECT_MAX];
     char tenant[KVP_IDENTITY_NAME_MAX + 1];
     char why[KVP_IDENTITY_WHY_MAX];
 } kvp_master_audit_t;

@@ -11,7 +11,7 @@
 #define KVP_TICK_NS KVP_MS(10)
 #define KVP_SLICE 1024u /* records that one step may handle; deferrable work waits for the next step: kvp_ctx_spend */
 #define KVP_FAULTS_NS KVP_MS(60000) /* a fault that did not recur for this time is over */
-#define KVP_DAMAGE_NS KVP_MS(3600000) /* the same of a fault that has lost objects */
+#define KVP_DAMAGE_NS KVP_MS(3600000) /* the same for a fault that has lost objects */
 #define KVP_STEP_WORK 8192u /* limit of the extents that the search for space may examine in one step */
 
 /* Recent faults of one kind, for /health. A pause of KVP_FAULTS_NS (`damaged`: KVP_DAMAGE_NS) resets the count. */
@@ -35,8 +35,8 @@ typedef struct {
     uint64_t space_news; /* number of times at which space became free or evictable */
     char log_failure[160]; /* reason why the log could not be written, for answers while st.log_refuses is 1 */
     kvp_faults_t failed_loads; /* failed loads from SSD */
-    kvp_faults_t damaged; /* objects that an SSD should have had, and had lost or damaged */
-    kvp_faults_t unwritten; /* objects evicted before their node's SSD had them */
+    kvp_faults_t damaged; /* objects that an SSD lost or damaged */
+    kvp_faults_t unwritten; /* objects that were evicted before they were written to their node's SSD */
     char note[256]; /* a line for the shell's log; "" = none */
 } kvp_ctx_t;
 

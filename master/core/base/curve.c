@@ -11,17 +11,18 @@
 #include <string.h>
 
 #define NODES (KVP_CURVE_SAMPLES + KVP_CURVE_HOT)
-#define POSITIONS 32768u /* most positions; a power of two, well above NODES */
+#define POSITIONS 32768u /* limit of the positions; a power of two, well above NODES */
 #define POSITIONS_FIRST (4 * KVP_CURVE_HOT)
 #define HEADS 32768u
 #define NONE UINT32_MAX
-#define FILTER_BITS 16384u /* a filter of hot keys that fits in the first-level cache */
-#define CELLS 1024u /* cells of Space-Saving (Metwally et al., 2005), which finds the keys that are asked for most */
+#define FILTER_BITS 16384u /* bits of a Bloom filter for the hot keys, which fits in the first-level cache */
+/* cells of Space-Saving (Metwally et al., 2005), an algorithm that finds the keys with the most uses */
+#define CELLS 1024u
 #define CELL_HEADS 2048u
 /* the hot keys are chosen again after this many counted uses */
 #define CELL_ROUND_FIRST 512u
 #define CELL_ROUND_LATER 1024u
-#define HOT_MIN 6u /* a hot key was counted more often than this */
+#define HOT_MIN 6u /* a key becomes hot only if its count is higher than this */
 #define SKIP_FIRST 16u /* every 16th use is counted for the hot keys, and later every 128th */
 #define SKIP_LATER 128u
 #define SKIP_CHANGE (1u << 20)
@@ -34,9 +35,9 @@
 typedef struct {
     uint64_t hash;
     uint64_t bytes;
-    uint32_t position; /* 0 = not used since it became hot */
-    uint32_t next; /* of the same head, or of the free list */
-    uint32_t heap_at; /* place in the heap of the sampled keys, from 1; 0 = hot; NONE = unused */
+    uint32_t position; /* 0 = the key was not used since it became hot */
+    uint32_t next; /* the next node of the same hash bucket, or of the free list */
+    uint32_t heap_at; /* place in the heap of the sampled keys, from 1; 0 = a hot key; NONE = the node is unused */
 } node_t;
 
 typedef struct {
@@ -45,21 +46,22 @@ typedef struct {
 
 typedef struct {
     uint64_t hash;
-    uint32_t count, error; /* Space-Saving's count, and how much of it may belong to earlier keys of the cell */
+    uint32_t count, error; /* Space-Saving's count, and the part of it that may belong to earlier keys of the cell */
     uint32_t next;
 } cell_t;
 
 struct kvp_curve {
     uint64_t threshold; /* keys with a hash below it are sampled */
-    double weight; /* number of keys for which a sampled one stands */
+    double weight; /* weight of one sampled key: the number of keys that it represents */
     node_t nodes[NODES];
     uint32_t heads[HEADS], free_node;
     uint32_t heap[KVP_CURVE_SAMPLES + 2], heap_n; /* nodes by falling hash, from 1 */
-    bytes_t tree[POSITIONS + 1]; /* the Fenwick trees, side by side, because a distance needs both */
+    bytes_t tree[POSITIONS + 1]; /* the two Fenwick trees in one array, because a distance needs both */
     bytes_t sum;
     uint32_t at[POSITIONS + 1]; /* position -> node; NONE = nothing */
     uint32_t position; /* the highest one in use */
-    uint32_t positions; /* number of positions, a power of two; all used up: the keys are numbered again */
+    /* number of positions, a power of two; when all are used, renumber_nodes numbers the keys again */
+    uint32_t positions;
     uint32_t dropped; /* number of nodes ever dropped */
     uint64_t filter[FILTER_BITS / 64];
 
@@ -67,14 +69,15 @@ struct kvp_curve {
     uint32_t cell_heads[CELL_HEADS], cells_n, counted_n, skip;
     uint32_t hot_min; /* the least count of a hot key */
 
-    double refs, hot_refs; /* uses, and those of hot keys among them */
-    double weights; /* sum of the weights of the sampled uses */
-    double sampled_hits[BUCKETS], hot_hits[BUCKETS]; /* uses by distance; the rest was used for the first time */
+    double refs, hot_refs; /* number of uses; number of uses of hot keys */
+    double weights; /* sum of the weights of the uses of sampled keys */
+    /* uses by distance; first uses have no distance and are not in them */
+    double sampled_hits[BUCKETS], hot_hits[BUCKETS];
     double mean_bytes;
     uint64_t uses; /* number of uses, nothing forgotten */
 
     uint64_t tracked_max, tracked, hot_tracked, window_ns, faded_ns;
-    uint64_t run[KVP_BATCH_MAX]; /* hashes of the tracked keys of the present look-up */
+    uint64_t run[KVP_BATCH_MAX]; /* hashes of the tracked keys in the current look-up */
     uint32_t run_nodes[KVP_BATCH_MAX];
 };
 
@@ -85,7 +88,7 @@ is_hot(const node_t *node)
     return node->heap_at == 0;
 }
 
-/* Returns the sum that has the bytes of such keys. */
+/* Returns the sum to which the node's bytes belong: that of the hot keys or that of the sampled keys. */
 static uint64_t *
 bytes_of(bytes_t *sums, const node_t *node)
 {
@@ -162,7 +165,7 @@ heap_del(kvp_curve_t *c, uint32_t i)
     c->nodes[i].heap_at = 0;
 }
 
-/* Makes a node that is not used yet; it is in no heap, so it counts as hot until it is put into it. */
+/* Takes an unused node for the hash. The node is in no heap, so it counts as hot until heap_add. */
 static uint32_t
 make_node(kvp_curve_t *c, uint64_t hash)
 {
@@ -192,7 +195,7 @@ drop_node(kvp_curve_t *c, uint32_t i)
     c->dropped++;
 }
 
-/* Drops the sampled keys from the threshold on. */
+/* Lowers the threshold, and drops the sampled keys at or above it. */
 static void
 set_threshold(kvp_curve_t *c, uint64_t threshold)
 {
@@ -202,8 +205,8 @@ set_threshold(kvp_curve_t *c, uint64_t threshold)
         drop_node(c, c->heap[1]);
 }
 
-/* Numbers all positions again, without gaps. The number of positions follows that of keys, so that few keys need
- * little of the processor's cache. */
+/* Numbers all positions again, without gaps. Few keys get few positions, so that the trees need little of the
+ * processor's cache. */
 static void
 renumber_nodes(kvp_curve_t *c)
 {
@@ -244,8 +247,8 @@ touch_node(kvp_curve_t *c, uint32_t i)
     weigh_node(c, node, 1);
 }
 
-/* Returns the bytes of a cache in which the key still was at this use: it has all keys that were used since, and the
- * key itself. */
+/* Returns the size of the smallest LRU cache that would still have the key: the bytes of the key and of all keys used
+ * since. */
 static double
 distance_of(const kvp_curve_t *c, const node_t *node)
 {
@@ -267,7 +270,7 @@ bucket_of(double bytes)
     return at <= 0 ? 0 : at >= BUCKETS - 1 ? BUCKETS - 1 : (uint32_t)at;
 }
 
-/* ---- the keys that are asked for most */
+/* ---- hot keys: the keys with the most uses */
 static bool
 may_be_hot(const kvp_curve_t *c, uint64_t hash)
 {
@@ -290,7 +293,7 @@ promote_key(kvp_curve_t *c, uint64_t hash)
     weigh_node(c, &c->nodes[i], 1);
 }
 
-/* Makes a hot key a sampled one, or drops it. */
+/* Makes a hot key a sampled key; drops it if its hash is not below the threshold. */
 static void
 demote_node(kvp_curve_t *c, uint32_t i)
 {
@@ -322,7 +325,7 @@ cell_at(const kvp_curve_t *c, uint64_t hash)
     return i == NONE ? NULL : &c->cells[i];
 }
 
-/* Chooses the hot keys again: those with the highest sure counts. */
+/* Chooses the hot keys again: the keys with the highest counts, without the parts that may belong to other keys. */
 static void
 choose_hot(kvp_curve_t *c)
 {
@@ -334,7 +337,8 @@ choose_hot(kvp_curve_t *c)
     least = c->cells_n > KVP_CURVE_HOT ? counts[KVP_CURVE_HOT] : 0;
     least = (uint32_t)kvp_max_u64(least, kvp_max_u64(HOT_MIN, c->hot_min));
     memset(c->filter, 0, sizeof c->filter);
-    for (uint32_t i = 0; i < NODES; i++) { /* keys that are hot no more first: that makes room for new ones */
+    /* first the keys that are not hot any more, so that new hot keys have nodes */
+    for (uint32_t i = 0; i < NODES; i++) {
         const cell_t *cell;
 
         if (!is_hot(&c->nodes[i])) continue;
@@ -364,7 +368,7 @@ unlink_cell(kvp_curve_t *c, uint32_t i)
     *link = c->cells[i].next;
 }
 
-/* Counts one use of the key in Space-Saving: a key without a cell takes that with the least count. */
+/* Counts one use of the key in Space-Saving: a key without a cell takes the cell with the least count. */
 static void
 count_use(kvp_curve_t *c, uint64_t hash)
 {
@@ -373,7 +377,7 @@ count_use(kvp_curve_t *c, uint64_t hash)
     if (cell == NULL) {
         uint32_t at = c->cells_n, least = 0;
 
-        if (at == CELLS) { /* the least of a few cells, from a place that moves on */
+        if (at == CELLS) { /* takes the least of 16 cells, because a search of all cells would cost too much */
             at = (uint32_t)(hash >> 20) % CELLS;
             least = c->cells[at].count;
             for (uint32_t i = 1; i < 16; i++) {
@@ -400,11 +404,11 @@ count_use(kvp_curve_t *c, uint64_t hash)
 static uint64_t
 hash_of(kvp_digest_t digest)
 {
-    return digest.hi; /* a digest is a hash already, and another half of it places keys in tables */
+    return digest.hi; /* the digest is a hash already; the hash tables of objects use its other half */
 }
 
-/* Takes `weight` uses of the key into the histogram, whose run so far has this largest distance; returns the new
- * largest one. */
+/* Adds one use of the key to the histogram. In a prefix look-up the distance is at least `longest`, the largest
+ * distance of the keys before. Returns the new largest distance. */
 static double
 count_key(kvp_curve_t *c, uint32_t i, double longest)
 {
@@ -414,7 +418,7 @@ count_key(kvp_curve_t *c, uint32_t i, double longest)
     if (is_of_hot) {
         c->hot_tracked++;
         c->hot_refs++;
-        if (c->nodes[i].position == 0) { /* its last use is not known: it counts as the mean of the others */
+        if (c->nodes[i].position == 0) { /* the key's last use is unknown: the use counts as an average one */
             c->hot_refs--;
             c->refs--;
             return longest;
@@ -456,7 +460,7 @@ kvp_curve_ask(kvp_curve_t *c, const kvp_digest_t *digests, uint32_t n, bool is_p
 
     c->refs += n;
     c->uses += n;
-    for (uint32_t i = 0; i < n; i++) { /* without a branch, because no processor can predict it */
+    for (uint32_t i = 0; i < n; i++) { /* without a branch, because the processor could not predict it */
         const uint64_t hash = hash_of(digests[i]);
 
         c->run[tracked] = hash;
@@ -468,7 +472,7 @@ kvp_curve_ask(kvp_curve_t *c, const kvp_digest_t *digests, uint32_t n, bool is_p
     dropped = c->dropped;
     for (uint32_t k = 0; k < tracked; k++)
         c->run_nodes[k] = find_node(c, c->run[k]);
-    /* All distances come before all uses: the look-up asks for the state before it. */
+    /* Computes all distances before it moves any key, because all keys of a look-up see the same cache. */
     for (uint32_t k = 0; k < tracked; k++) {
         const uint32_t i = c->run_nodes[k];
         double after;
@@ -481,7 +485,7 @@ kvp_curve_ask(kvp_curve_t *c, const kvp_digest_t *digests, uint32_t n, bool is_p
         const uint64_t hash = c->run[k];
         uint32_t i = c->run_nodes[k];
 
-        /* again, if the key may be there twice, or its sample was dropped */
+        /* searches again if the look-up may contain the key twice, or if the key's node was dropped */
         if (i == NONE || c->dropped != dropped) i = find_node(c, hash);
         if (i == NONE && hash < c->threshold) i = add_sampled(c, hash);
         if (i != NONE) touch_node(c, i);

@@ -12,26 +12,26 @@
 #include "common/hash.h"
 
 #define KVP_CURVE_SAMPLES 16384u /* most keys that are tracked by their hash */
-#define KVP_CURVE_HOT 256u /* most keys that are tracked because they are asked for most */
+#define KVP_CURVE_HOT 256u /* most keys that are tracked because they have the most uses */
 
 typedef struct kvp_curve kvp_curve_t;
 
-/* kvp_curve_create returns an empty curve of about 1.5 MB. tracked_max is the number of uses that may be tracked in
- * a second, which bounds the processor time: with more the sampling rate falls; 0 = no limit. */
+/* kvp_curve_create returns an empty curve of about 1.5 MB. tracked_max limits the uses that are tracked in a second,
+ * and so the processor time; 0 = no limit. Above the limit the curve samples fewer keys. */
 kvp_curve_t *kvp_curve_create(uint64_t tracked_max);
 void kvp_curve_destroy(kvp_curve_t *curve);
 
-/* kvp_curve_ask counts a look-up of n keys, at most KVP_BATCH_MAX. is_prefix: it ends at the first missing key.
- * kvp_curve_read counts reads that follow another use of the same key at once. kvp_curve_put tells the size of a key's
- * object, and is no use; before that, the mean size of objects stands for it. kvp_curve_tick, called at least once a
- * second, keeps the limit of tracked uses, and forgets slowly: what lies six hours back counts half. */
+/* kvp_curve_ask counts a look-up of n keys, at most KVP_BATCH_MAX. is_prefix: the look-up ends at the first missing
+ * key. kvp_curve_read counts reads that follow another use of the same key at once. kvp_curve_put sets the size of a
+ * key's object, and does not count as a use; a key without a size counts with the mean size. Call kvp_curve_tick at
+ * least once a second: it keeps the limit of tracked uses, and fades old uses. A use counts half after six hours. */
 void kvp_curve_ask(kvp_curve_t *curve, const kvp_digest_t *digests, uint32_t n, bool is_prefix);
 void kvp_curve_read(kvp_curve_t *curve, uint32_t reads);
 void kvp_curve_put(kvp_curve_t *curve, kvp_digest_t digest, uint64_t bytes);
 void kvp_curve_tick(kvp_curve_t *curve, uint64_t now_ns);
 
-/* kvp_curve_hits returns the estimated hit ratio of an LRU cache of so many bytes; kvp_curve_asked the number of
- * asked keys, with what was forgotten left out, and kvp_curve_samples the number of tracked keys. */
+/* kvp_curve_hits returns the estimated hit ratio of an LRU cache of so many bytes. kvp_curve_asked returns the number
+ * of asked keys after fading, kvp_curve_samples the number of tracked keys. */
 double kvp_curve_hits(const kvp_curve_t *curve, uint64_t bytes);
 double kvp_curve_asked(const kvp_curve_t *curve);
 uint32_t kvp_curve_samples(const kvp_curve_t *curve);

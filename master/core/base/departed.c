@@ -21,7 +21,7 @@ kvp_departed_init(kvp_departed_t *table, uint64_t bytes, uint64_t now_ns)
     while (buckets * 2 * BUCKET_BYTES <= bytes)
         buckets *= 2;
     table->entries = kvp_table_alloc(buckets * WAYS, sizeof *table->entries);
-    if (table->entries == NULL) return; /* the table then knows nothing, and says so */
+    if (table->entries == NULL) return; /* without memory the table is empty, and every answer is "not known" */
     table->buckets = buckets;
 }
 
@@ -94,7 +94,7 @@ kvp_departed_find(const kvp_departed_t *table, uint64_t id, uint32_t *since_out)
     bucket = bucket_of(table, id);
     for (uint32_t i = 0; i < WAYS; i++) {
         if (bucket[i].cause == 0)
-            oldest = 0; /* the bucket has an empty entry, so it has dropped none */
+            oldest = 0; /* the bucket has an empty entry, so it never dropped a departure */
         else if (bucket[i].id == id)
             return &bucket[i];
         else if (bucket[i].at < oldest)

@@ -15,11 +15,11 @@ typedef struct {
     uint32_t at; /* time of the departure: kvp_departed_time */
     uint16_t segment; /* low 16 bits of the number of the segment with the object's first copy */
     uint8_t cause : 5; /* kvp_cause_t; 0 = the entry is empty */
-    /* of an eviction from memory: eighths of the pool's memory that were free in chunks of other tenants, rounded
+    /* of an eviction from memory: how many eighths of the pool's memory were free in chunks of other tenants, rounded
      * down */
     uint8_t elsewhere : 3;
-    /* of an object: its age at the departure as a kvp_age_code, and KVP_DEPARTED_READ; of a refused put: the error,
-     * with its sign changed */
+    /* of an object: its age when it left, as a kvp_age_code, and KVP_DEPARTED_READ; of a refused put: the error with
+     * its sign changed */
     uint8_t detail;
 } kvp_departure_t;
 
@@ -27,12 +27,12 @@ _Static_assert(sizeof(kvp_departure_t) == 16, "four entries are a cache line");
 _Static_assert(KVP_CAUSES_N <= 32, "a cause has 5 bits");
 
 typedef struct {
-    kvp_departure_t *entries; /* NULL = the table has no memory and knows nothing */
+    kvp_departure_t *entries; /* NULL = the table has no memory, so it knows no departure */
     uint64_t buckets; /* number of buckets, a power of two */
     uint64_t touched; /* buckets whose pages kvp_departed_tick has touched */
     uint32_t since; /* time at which the table was made */
     uint32_t new_n;
-    /* the last departures, oldest first, which are not in a bucket yet: the loads of many buckets overlap */
+    /* the newest departures, oldest first, not yet in their buckets: inserted together, their cache misses overlap */
     kvp_departure_t news[KVP_DEPARTED_NEW];
 } kvp_departed_t;
 
@@ -49,8 +49,8 @@ kvp_departed_ago(uint32_t at, uint64_t now_ns)
     return ((uint64_t)(kvp_departed_time(now_ns) - at) << 26) / 1000000u;
 }
 
-/* kvp_departed_init makes an empty table of at most `bytes` bytes; 0 = none. kvp_departed_tick touches
- * 64 of its pages; without that, a step that notes a thousand departures would have a thousand page faults. */
+/* kvp_departed_init makes an empty table of at most `bytes` bytes; 0 = no table. kvp_departed_tick touches 64 of its
+ * pages: without it, a step that records a thousand departures would have a thousand page faults. */
 void kvp_departed_init(kvp_departed_t *table, uint64_t bytes, uint64_t now_ns);
 void kvp_departed_tick(kvp_departed_t *table);
 void kvp_departed_fini(kvp_departed_t *table);

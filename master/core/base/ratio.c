@@ -8,7 +8,7 @@
 #define TENS 7u
 #define MINUTES 61u
 
-/* Returns the number of entries of a ring to clear or to leave out, when its time moves on from `from` to `to`. */
+/* Returns how many of the n entries of a ring are out of date when its time moves from `from` to `to`. */
 static uint64_t
 count_passed(uint64_t from, uint64_t to, uint64_t n)
 {

@@ -6,12 +6,12 @@
 #include "common/base.h"
 
 typedef struct {
-    uint64_t asked, found; /* keys that clients asked for; keys of these that were there */
+    uint64_t asked, found; /* number of keys that clients asked for; number of these keys that the pool had */
 } kvp_askcount_t;
 
 typedef struct {
-    kvp_askcount_t tens[7], minutes[61]; /* the present one, and those that are over */
-    uint64_t ten; /* number of the present ten seconds: the time divided by ten seconds */
+    kvp_askcount_t tens[7], minutes[61]; /* the current entry and the finished ones */
+    uint64_t ten; /* number of the current ten seconds: the time divided by ten seconds */
 } kvp_ratio_t;
 
 /* kvp_ratio_note counts keys. kvp_ratio_minute and kvp_ratio_hour return the counts of the last minute and hour, which

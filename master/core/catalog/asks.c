@@ -9,9 +9,8 @@
 #include <stdlib.h>
 
 #define LOOKS_UP_NS KVP_MS(3600000)
-#define TAKE_OVER                                                                                                      \
-    100000u /* a tenant gets the curve of another one when it asked for twice as much, and so many keys                \
-             */
+/* a tenant takes over the curve of another tenant if it asked for twice as many keys, and this many more */
+#define TAKE_OVER 100000u
 
 /* Returns the tenant's own curve; NULL = it has none. */
 static kvp_curve_t *
@@ -104,7 +103,7 @@ looks_up(const kvp_catalog_t *cat, const kvp_tenant_t *t)
 void
 kvp_asks_got(kvp_catalog_t *cat, kvp_tenant_t *t, const kvp_digest_t *digests, uint32_t n, uint32_t found)
 {
-    if (looks_up(cat, t)) { /* the keys that were found are those that a look-up has found and counted */
+    if (looks_up(cat, t)) { /* a look-up has counted the found keys already */
         if (n > found) count_keys(cat, t, n - found, 0);
         return;
     }

@@ -12,11 +12,11 @@
 typedef struct kvp_catalog kvp_catalog_t;
 typedef struct kvp_tenant kvp_tenant_t;
 
-#define KVP_CURVES_MAX 8u /* most tenants with a curve of their own: those that ask most */
+#define KVP_CURVES_MAX 8u /* most tenants with a curve of their own: the tenants that ask for the most keys */
 
 typedef struct {
     kvp_ratio_t ratio; /* of the pool */
-    kvp_curve_t *curve; /* of the pool; NULL = nothing was asked yet, or curves are switched off */
+    kvp_curve_t *curve; /* curve of the pool; NULL = no client has asked yet, or curves are switched off */
     struct {
         uint32_t tenant; /* id of the tenant */
         kvp_curve_t *curve;
@@ -26,10 +26,11 @@ typedef struct {
     bool has_first;
 } kvp_asks_t;
 
-/* kvp_asks_note counts the n keys of a look-up, of which `found` were there; is_prefix: of a prefix look-up, which ends
- * at the first missing key. kvp_asks_got counts the keys of a get, and kvp_asks_read reads of a key from cached
- * locations, both of a tenant that does not look up; of a tenant that does, kvp_asks_got counts the missing keys.
- * kvp_asks_put tells the size of an object. kvp_asks_tick keeps the curves' limits. */
+/* kvp_asks_note counts the n keys of a look-up, of which the pool had `found`; is_prefix: the look-up ends at the first
+ * missing key. A client that looks keys up before it gets them is counted at the look-up. So kvp_asks_got (a get)
+ * counts only the missing keys for a tenant with look-ups, and kvp_asks_read (reads from cached locations) counts
+ * nothing; for other tenants both count all keys. kvp_asks_put sets the size of an object. kvp_asks_tick keeps the
+ * limits of the curves. */
 void kvp_asks_note(kvp_catalog_t *cat, kvp_tenant_t *t, const kvp_digest_t *digests, uint32_t n, uint32_t found,
                    bool is_prefix);
 void kvp_asks_got(kvp_catalog_t *cat, kvp_tenant_t *t, const kvp_digest_t *digests, uint32_t n, uint32_t found);

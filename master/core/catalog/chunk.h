@@ -84,28 +84,30 @@ typedef enum {
     KVP_STAYS_NO_ROOM,
     KVP_STAYS_NO_NODE, /* no other node can take copies */
     KVP_STAYS_UNFINISHED, /* its put has not ended */
-    KVP_STAYS_UNREAD, /* it is on an SSD that cannot be read */
+    KVP_STAYS_UNREAD, /* only an SSD has the object, and the SSD cannot be read */
     KVP_STAYS_N,
 } kvp_stays_t;
 
-/* The drain of a segment: its objects are moved to other segments, by a walk that begins again until none is left.
- * KVP_JREC_DRAIN_SSD: also those that only the node's SSD has. */
+/* The drain of a segment moves its objects to other segments. Walks over the segment are repeated until no object is
+ * left. KVP_JREC_DRAIN_SSD: the drain also moves objects that only the node's SSD has. */
 typedef struct {
     uint32_t flags; /* KVP_JREC_DRAIN* */
-    uint64_t bytes_per_s; /* most bytes that are moved in a second */
-    uint64_t deadline_ns; /* from this time on tickets keep no object; UINT64_MAX = never */
+    uint64_t bytes_per_s; /* limit of the bytes that are moved in a second */
+    uint64_t deadline_ns; /* time from which on tickets do not delay the drain; UINT64_MAX = never */
     uint64_t after; /* log position after the drain's record */
     uint64_t began_ns;
     uint32_t chunk, slot; /* position of the walk */
-    uint32_t oid; /* position of the walk over the objects on the SSD */
+    uint32_t oid; /* oid at which the walk over the objects on the SSD continues */
     uint64_t next_ns; /* the walk goes on at this time */
     uint64_t pause_ns; /* pause after the last walk */
     uint64_t had_left; /* number of objects that had left memory or SSD at the end of the last walk */
-    uint64_t room_ns; /* time at which an SSD elsewhere last made room; 0 = it has not been waited for */
+    /* time at which another node with an SSD last made room; 0 = the drain has not waited for that yet */
+    uint64_t room_ns;
     int64_t bytes_left, objects_left; /* what may be moved now */
-    uint64_t filled_ns; /* time at which these two were last filled up */
-    uint64_t stays[KVP_STAYS_N], stayed[KVP_STAYS_N]; /* objects that stay, in this walk and in the last one */
-    uint32_t held_oid; /* with stayed[KVP_STAYS_HELD] > 0: one of these objects, unless it has gone since */
+    uint64_t filled_ns; /* time at which bytes_left and objects_left were last refilled */
+    /* number of objects that stayed, by reason: in the running walk; in the last walk */
+    uint64_t stays[KVP_STAYS_N], stayed[KVP_STAYS_N];
+    uint32_t held_oid; /* if stayed[KVP_STAYS_HELD] > 0: oid of one of these objects, which may have left since */
     uint64_t no_room_bytes, had_no_room_bytes;
     uint64_t moved, moved_bytes, evicted, evicted_bytes, failed;
     uint8_t last_error; /* KVP_COPY_*, or KVP_DRAIN_UNREAD */
@@ -150,8 +152,8 @@ struct kvp_segment {
     kvp_list_t stages; /* for memory: loads from the tier that still wait for an extent */
     uint8_t can_copy; /* 1 = the node carries out COPY */
     kvp_list_t copies; /* kvp_copy_t: copies to this segment for which no order was sent yet */
-    uint64_t copying_bytes; /* bytes of all copies to this segment that are not answered */
-    /* of hot copies: their bytes, and the samples of reads from this segment in the window: evict/hot.c */
+    uint64_t copying_bytes; /* bytes of the copies to this segment that the node has not confirmed yet */
+    /* of hot copies: their bytes in this segment, and the samples of reads from it in this window: evict/hot.c */
     uint64_t hot_bytes, hot_served;
     kvp_drain_t *drain; /* owned; NULL = the segment is not being drained */
     uint64_t room_ns; /* time at which a load last got memory, or loads began to wait for memory; 0 = not yet known */
@@ -180,8 +182,8 @@ struct kvp_segment {
     uint64_t unmount_due_ns;
 };
 
-/* kvp_segment_shown_state returns the segment's kvp_segment_state_t for others. A segment that is being compared with
- * the log takes no puts, like one that is being drained. */
+/* kvp_segment_shown_state returns the state that answers show. A segment whose node reports for a comparison with the
+ * log takes no puts, so it is shown like a draining one. */
 static inline uint32_t
 kvp_segment_shown_state(const kvp_segment_t *g)
 {

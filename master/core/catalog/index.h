@@ -19,7 +19,7 @@ typedef enum {
     KVP_OBJ_WRITING, /* a put attempt is writing the object */
     KVP_OBJ_COMMITTED,
     KVP_OBJ_GONE, /* the object was removed from the index; its record stays until the last ticket ends */
-    KVP_OBJ_STAGED, /* being written as the replacement of a committed object, which is in the index instead */
+    KVP_OBJ_STAGED, /* the object is being written; it will replace a committed object, which is in the index instead */
 } kvp_obj_state_t;
 
 /* The kind of list on which an object is; a record has three bits for it. */
@@ -146,8 +146,9 @@ kvp_objext_t *kvp_obj_ext_make(kvp_objindex_t *ix, kvp_obj_t *o);
 void kvp_objindex_set_time(kvp_objindex_t *ix, uint64_t now_ns);
 void kvp_obj_touch(kvp_objindex_t *ix, kvp_obj_t *o);
 uint32_t kvp_obj_age(const kvp_objindex_t *ix, const kvp_obj_t *o);
-/* kvp_obj_idle_ms returns how many milliseconds ago the last use was, to a second or a hundredth of the time; 0 = less
- * than that, or before this process began. The clock runs ahead of time, but its values at known times are kept. */
+/* kvp_obj_idle_ms returns the milliseconds since the last use, with an error of at most a second or a hundredth of the
+ * time; 0 = less than that, or before this process began. The clock runs ahead of time, but its values at known times
+ * are kept. */
 uint64_t kvp_obj_idle_ms(const kvp_objindex_t *ix, const kvp_obj_t *o, uint64_t now_ns);
 /* kvp_objindex_mark returns the clock's present value. kvp_obj_is_used_since returns true if the object's last use
  * came after the mark. */

@@ -30,7 +30,8 @@ typedef struct kvp_group {
     uint64_t *taken; /* a bit for each member number in use, owned; NULL if size is 0 */
     bool is_whole; /* flag: all `size` members were committed at one time; reset when none is left */
     bool is_doomed; /* flag: all members of the group are to be removed, which happens in steps */
-    kvp_cause_t cause; /* why the group is doomed: GROUP_ENDED, or of an evicted one EVICTED or EVICTED_FOR_DRAIN */
+    /* why the group is doomed: GROUP_ENDED, or the cause of an eviction: EVICTED or EVICTED_FOR_DRAIN */
+    kvp_cause_t cause;
 } kvp_group_t;
 
 typedef struct kvp_member {

@@ -321,7 +321,7 @@ kvp_place_wire(const kvp_catalog_t *cat, const kvp_place_t *at, kvp_wire_loc_t *
     };
 }
 
-/* Begins the n places with another one, and keeps their order otherwise. */
+/* Rotates the n places, so that the place with number turn % n is first. */
 static void
 turn_locs(kvp_wire_loc_t *locs, uint32_t n, uint32_t turn)
 {

@@ -83,8 +83,8 @@ bool kvp_obj_is_kept(const kvp_catalog_t *cat,
 bool kvp_obj_is_reported(const kvp_catalog_t *cat,
                          const kvp_obj_t *o); /* true if readable soon: a node reports a copy, or soon reconnects */
 void kvp_place_wire(const kvp_catalog_t *cat, const kvp_place_t *at, kvp_wire_loc_t *loc);
-/* kvp_obj_wire writes an object for an answer, with the copies of connected nodes; a copy on host host_id is first,
- * and the others begin with the one that has the number `turn` among them, in turn. */
+/* kvp_obj_wire writes an object for an answer, with its copies on connected nodes. A copy on the host host_id is first.
+ * The other copies are rotated by `turn`, so that readers share them. */
 void kvp_obj_wire(const kvp_catalog_t *cat, const kvp_obj_t *o, const char *host_id, uint32_t turn, kvp_wire_obj_t *obj,
                   kvp_wire_loc_t locs[KVP_REPLICAS_MAX]);
 /* kvp_obj_is_on_host returns true if a copy lies in memory of a connected node on the host host_id. */

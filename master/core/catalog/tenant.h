@@ -57,7 +57,7 @@ typedef struct kvp_tenant {
     uint64_t chunk_bytes; /* bytes of the chunks that belong to the tenant */
     uint64_t objects; /* number of committed objects, older epochs included */
     uint64_t used_bytes; /* bytes of all extents in the tenant's chunks */
-    kvp_ratio_t *ratio; /* the hit ratio; NULL = nothing was asked for yet */
+    kvp_ratio_t *ratio; /* the hit ratio; NULL = no client has asked for a key yet */
     uint64_t asked; /* number of keys that were asked for */
     uint64_t looked_up_ns; /* time of the last look-up or exists; 0 = never */
     uint64_t going_bytes; /* part of used_bytes in extents that are being retired and are not quarantined */

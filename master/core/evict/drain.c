@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Drains. A walk over the extents of the draining segment begins a copy of each object, in slices, and begins again
- * until no object is left. After each walk objects that only the node's SSD has are loaded into the memory that has
- * become free, and the next walk moves them on. Where the free space elsewhere is used up, objects go that an SSD there
- * has, too, or the tenant's oldest object, wherever it lies: this is what one list of all objects would do. */
+ * Drains. A walk over the extents of the draining segment begins a copy of each object, in slices. Walks are repeated
+ * until no object is left. After each walk, objects that only the node's SSD has are loaded into the memory that became
+ * free, and the next walk copies them. If no other segment has free space, objects that an SSD there has are evicted
+ * from memory, or else the tenant's oldest object in any segment, as in a pool with one list of all objects. */
 #include "master/core/evict/drain.h"
 
 #include "common/mutate.h"
@@ -25,17 +25,20 @@
 #include "master/core/space/tier.h"
 
 #define OBJECTS_PER_S 20000u
-#define FILL_MS 100u /* what was not moved for this long is not moved later */
+#define FILL_MS 100u /* a drain that paused for longer than this does not catch up on the rate of the pause */
 #define SLOTS_A_TICK 4096u
 #define SLOTS_A_RECORD 16u /* examining this many empty slots costs as much of the budget as handling one record */
-#define TRIES 8u /* segments with enough free bytes that are tried as the target of one copy */
+#define TRIES 8u /* limit of the segments with enough free bytes that are tried as target of one copy */
 #define PAUSE_MIN_NS KVP_MS(20) /* pause after a walk; doubled while no object leaves */
 #define PAUSE_MAX_NS KVP_MS(5000)
-#define LOADED_SHARE 2u /* loads from the SSD fill the draining memory to 1/2 at most: the others are for readers */
-#define WINDOWS_A_TICK 16u /* limit of the extents that are evicted or written at once to make room beside an SSD */
-#define WINDOWS_LOOKED_AT 1024u /* limit of the extents that one search for these examines */
+/* loads from the SSD fill at most 1/2 of the draining memory: the rest is for loads that readers ask for */
+#define LOADED_SHARE 2u
+/* limit of the extents that are evicted or written in one tick to make room on a node with an SSD */
+#define WINDOWS_A_TICK 16u
+#define WINDOWS_LOOKED_AT 1024u /* limit of the extents that one search for such extents examines */
 #define PINNED_LOOKED_AT 64u /* limit of the softly pinned objects that one search for a victim examines */
-#define ROOM_WAIT_NS KVP_MS(10000) /* after this time without room beside an SSD, its writes are not waited for */
+/* after this time without an eviction, the drain does not wait for writes to SSDs any more */
+#define ROOM_WAIT_NS KVP_MS(10000)
 
 void
 kvp_drain_begin(kvp_evict_t *ev, kvp_segment_t *g, uint32_t flags, uint64_t bytes_per_s, uint64_t deadline_ns)
@@ -63,7 +66,7 @@ kvp_drain_is_durable(const kvp_space_t *sp, const kvp_segment_t *g)
 }
 
 /* ---- the rate */
-/* Adds what may be moved since the last time. All drains share the rate. */
+/* Sets how much may be moved until the next tick. All drains share the rate. */
 static void
 fill_up(const kvp_evict_t *ev, kvp_drain_t *d)
 {
@@ -73,7 +76,7 @@ fill_up(const kvp_evict_t *ev, kvp_drain_t *d)
 
     if (ms == 0) return;
     d->filled_ns = ev->ctx->now_ns;
-    /* a large object may have taken more than there was: the following objects wait */
+    /* a large object may have exceeded the limit: the following objects wait for it */
     d->bytes_left = bytes + (d->bytes_left < 0 ? d->bytes_left : 0);
     d->objects_left = (int64_t)(OBJECTS_PER_S * ms / 1000 / n);
 }
@@ -85,22 +88,23 @@ free_bytes(const kvp_segment_t *g)
     return g->size_bytes - g->used_bytes;
 }
 
-/* Returns true if the object has a record on the SSD beside it, and the drain moves what is there. */
+/* Returns true if the object has a record on its node's SSD, and the drain also empties the SSD. */
 static bool
 leaves_ssd(const kvp_evict_t *ev, const kvp_drain_t *d, const kvp_obj_t *o)
 {
     return (d->flags & KVP_JREC_DRAIN_SSD) != 0 && kvp_obj_tier(ev->cat, o) != NULL;
 }
 
-/* Returns true if the node's SSD has so much to write that no object is to come which it would have to write next. */
+/* Returns true if the node's SSD has so many writes to do that no object with a record on an SSD should be copied to
+ * it. */
 static bool
 is_writing_much(const kvp_segment_t *g)
 {
     return g->tier != NULL && g->moving_bytes - g->loading_bytes + g->copying_bytes > KVP_DEMOTES_MAX;
 }
 
-/* Begins a copy in one of the segments that accept puts: of two drawn at random the emptier one, then others that have
- * as many free bytes. NO_SPACE: none of those that were tried has room; NO_SEGMENT: none can take the copy. */
+/* Begins a copy in a segment that accepts puts: the emptier of two neighbours in a list, or one of the segments after
+ * them. NO_SPACE: no segment that was tried has room; NO_SEGMENT: no segment can take the copy. */
 static kvp_err_t
 begin_copy(kvp_evict_t *ev, const kvp_drain_t *d, uint32_t oid, const kvp_place_t *places, uint32_t n,
            const kvp_place_t *from)
@@ -139,9 +143,9 @@ note_stay(kvp_drain_t *d, kvp_stays_t why)
     d->stays[why]++;
 }
 
-/* Makes room for the object in one segment whose node has an SSD: objects that the SSD has leave the memory, and if
- * there are none, others are written first. So no object leaves the pool. Returns false if this segment has none of
- * both. */
+/* Makes room for the object in one segment whose node has an SSD. It evicts objects from memory that the SSD has; if
+ * there are none, it begins to write others to the SSD. So no object leaves the pool. Returns false if the segment has
+ * neither. */
 static bool
 make_room_in(kvp_evict_t *ev, kvp_drain_t *d, kvp_segment_t *g, kvp_evict_wish_t *wish)
 {
@@ -164,7 +168,7 @@ make_room_in(kvp_evict_t *ev, kvp_drain_t *d, kvp_segment_t *g, kvp_evict_wish_t
     wish->spares = KVP_SPARES_UNWRITABLE;
     while (n < WINDOWS_A_TICK && kvp_evict_in_segment(ev, g, wish, &left, &bytes))
         n++;
-    g->room_scan = begin; /* the next search meets the written ones */
+    g->room_scan = begin; /* the next search begins here again, and finds the written objects */
     kvp_ctx_spend(ev->ctx, WINDOWS_LOOKED_AT - left);
     return n > 0 || g->moving_bytes > g->loading_bytes;
 }
@@ -193,8 +197,8 @@ make_room_beside_ssd(kvp_evict_t *ev, kvp_drain_t *d, uint32_t oid, const kvp_pl
     return false;
 }
 
-/* Returns the object that is evicted for this one: the tenant's oldest; for a hard-pinned object also a softly pinned
- * one, as for a put. KVP_OID_NONE = none can go. */
+/* Returns the object to evict for this one: the tenant's oldest; for a hard-pinned object it may be a softly pinned
+ * one, as for a put. KVP_OID_NONE = no object may be evicted. */
 static uint32_t
 find_victim(kvp_evict_t *ev, uint32_t oid)
 {
@@ -211,7 +215,7 @@ find_victim(kvp_evict_t *ev, uint32_t oid)
     return left > 0 ? unit : KVP_OID_NONE;
 }
 
-/* Evicts an object to make room for this one. Returns false if none can go. */
+/* Evicts an object to make room for this one. Returns false if no object may be evicted. */
 static bool
 evict_oldest(kvp_evict_t *ev, kvp_drain_t *d, uint32_t oid)
 {
@@ -225,7 +229,7 @@ evict_oldest(kvp_evict_t *ev, kvp_drain_t *d, uint32_t oid)
     d->evicted += mb != NULL && mb->group->lead == unit ? mb->group->committed_n : 1;
     d->evicted_bytes += kvp_victim_bytes(ev->prot, unit);
     ev->ctx->st.evict_foreground++;
-    /* else the object would be on the SSD of the draining node alone, and be loaded again */
+    /* otherwise only the SSD of the draining node would have the object, and the drain would load it again */
     if (g->drain != NULL && leaves_ssd(ev, g->drain, kvp_obj(ev->cat->index, unit)))
         kvp_tier_leave(ev->space, kvp_obj(ev->cat->index, unit), false, NULL);
     ev->is_for_drain = true;
@@ -254,7 +258,7 @@ look_at(kvp_evict_t *ev, kvp_segment_t *g, kvp_chunk_t *c, uint32_t slot)
     n = kvp_obj_places(ev->cat, o, places);
     at = kvp_place_at(places, c, slot);
     if (kvp_obj_version(o) <= kvp_obj_tenant(ev->cat, o)->min_version || kvp_copy_of(ev->space, o) != NULL) return true;
-    if (o->is_moving != 0) return true; /* its SSD is to say first whether it has the object */
+    if (o->is_moving != 0) return true; /* an SSD must answer first whether it has the object */
     if (o->has_ext && kvp_obj_ext(ev->cat->index, o)->leaving == places[at].generation) {
         if (o->tickets > 0) note_stay(d, KVP_STAYS_HELD);
         if (o->tickets > 0) d->held_oid = oid;
@@ -293,8 +297,8 @@ may_load(const kvp_segment_t *g, uint64_t len)
            g->used_bytes + g->loading_bytes + len <= g->size_bytes / LOADED_SHARE;
 }
 
-/* Begins to load objects that only the SSD has, while there is room for them. Returns false if the search for them has
- * to go on in the next tick. */
+/* Begins to load objects that only the SSD has, while there is room for them. Returns false if the search for such
+ * objects must continue in the next tick. */
 static bool
 load_some(kvp_evict_t *ev, kvp_segment_t *g, uint32_t *left)
 {
@@ -330,8 +334,8 @@ load_some(kvp_evict_t *ev, kvp_segment_t *g, uint32_t *left)
 }
 
 /* ---- the walk */
-/* The walk has come to the segment's end, and begins again: soon if objects have left since the last one, otherwise
- * after longer and longer pauses. */
+/* Ends a walk over the segment. The next walk begins soon if objects have left since the last one, otherwise after a
+ * pause, which doubles each time. */
 static void
 end_walk(const kvp_evict_t *ev, const kvp_segment_t *g)
 {

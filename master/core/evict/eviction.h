@@ -21,18 +21,20 @@ typedef struct kvp_evict {
     kvp_space_t *space;
     kvp_puts_t *puts;
 
-    /* of the running search for space: kinds of objects that it may evict; bits for the kinds that it has met */
+    /* of the running search for space: takes: the kinds of objects that it may evict; met: bits of the kinds that it
+     * found */
     kvp_takes_t takes;
     uint32_t met;
     kvp_list_t evacuations; /* kvp_put_key_t: keys for which a large window or a whole chunk is evacuated */
-    struct kvp_task *tasks; /* the last KVP_TASKS_MAX of tasks.c, in turn; NULL = there was none */
+    struct kvp_task *tasks; /* ring of the last KVP_TASKS_MAX tasks (tasks.c); NULL = there was no task yet */
     uint64_t tasks_n; /* number of tasks that were made */
-    kvp_list_t open_tasks; /* unfinished ones */
+    kvp_list_t open_tasks; /* the unfinished tasks */
     uint32_t open_tasks_n;
-    /* bytes that are read before the next read is a sample of hot.c; its table; NULL = there was no sample */
+    /* hot_left: number of bytes until the next read is sampled (hot.c); hot: the table of samples; NULL = no sample yet
+     */
     int64_t hot_left;
     struct kvp_hot *hot;
-    bool is_for_drain; /* flag: what is evicted now makes room for a drain */
+    bool is_for_drain; /* flag: the running eviction makes room for a drain */
     uint64_t puts_seen; /* value of the statistic put_begins at the last kvp_evict_reserve */
 } kvp_evict_t;
 

@@ -20,21 +20,23 @@
 #include <string.h>
 
 #define KEYS 1024u
-#define WAYS 4u /* entries in which the object of a given version may be */
-#define HOSTS 4u /* hosts whose reads of one object are counted apart */
+#define WAYS 4u /* number of entries in which an object may lie, by the hash of its version */
+#define HOSTS 4u /* limit of the hosts whose reads of one object are counted separately */
 #define COPIES 4u /* limit of the hot copies of one object */
-#define SAMPLES 256u /* samples in a window of one host that make an object hot: an error of 6 % */
-#define ALL_HOSTS 4u /* so many times this number makes it hot if the reads are from several hosts */
-#define HOT_WINDOWS 2u /* an object is hot in this many windows before it gets a copy, or another one */
-#define COLD_WINDOWS 6u /* the copies end when the rate was under 1/COLD_PART of the threshold in so many windows */
+/* an object with this many samples from one host in a window is hot; the count has an error of 6 % */
+#define SAMPLES 256u
+#define ALL_HOSTS 4u /* with reads from several hosts an object is hot from ALL_HOSTS * SAMPLES samples on */
+#define HOT_WINDOWS 2u /* an object must be hot in this many windows in a row before it gets one more copy */
+/* copies are dropped after this many windows in a row in which the object had less than SAMPLES / COLD_PART samples */
+#define COLD_WINDOWS 6u
 #define COLD_PART 4u
-#define MEMORY_PART 16u /* hot copies have at most this part of a segment */
+#define MEMORY_PART 16u /* hot copies use at most 1/16 of a segment */
 #define TRIES 64u /* limit of the copies that one step tries to begin */
 #define SEGMENTS_A_RECORD 16u /* looking at so many segments costs as much of a step as handling one record */
-#define RECORDS_A_WALK 64u /* what a walk over the table costs of a step's budget */
+#define RECORDS_A_WALK 64u /* the cost of a walk over the table, as part of a step's budget */
 
 typedef struct {
-    uint64_t version; /* of the object; 0 = the entry is empty */
+    uint64_t version; /* version of the object; 0 = the entry is empty */
     kvp_digest_t digest;
     uint64_t reads; /* samples in this window */
     uint64_t far; /* of these, from hosts without a copy */
@@ -42,9 +44,10 @@ typedef struct {
         uint64_t id; /* hash of the host's id */
         uint64_t reads;
     } hosts[HOSTS]; /* of reads from hosts without a copy */
-    uint32_t hot_windows, cold_windows; /* windows in a row, the last one included */
+    /* number of the last windows, in a row, in which the object was hot; in which it was cold */
+    uint32_t hot_windows, cold_windows;
     uint32_t rest_windows; /* windows in which no copy is made */
-    uint32_t copies[COPIES]; /* ids of the segments with a hot copy, or for which one is being made */
+    uint32_t copies[COPIES]; /* ids of the segments that have a hot copy, or will have it when the copy is made */
     uint32_t copies_n;
     uint64_t keep_host; /* hash of the id of a host on which a client wants a copy; 0 = none */
     bool is_ending; /* flag: the copies are being dropped */
@@ -54,7 +57,8 @@ typedef struct kvp_hot {
     uint64_t random;
     uint64_t window_end_ns;
     bool has_wishes; /* flag: entries may have a keep_host */
-    uint32_t kept_n, ending_n; /* entries with copies; ending_n: those that are being dropped */
+    /* number of entries with copies that stay; ending_n: with copies that are being dropped */
+    uint32_t kept_n, ending_n;
     kvp_hot_key_t keys[KEYS];
 } kvp_hot_t;
 
@@ -84,8 +88,8 @@ host_hash(const char *host_id)
     return kvp_sum(host_id, strlen(host_id));
 }
 
-/* Returns the object's entry. If it has none: the entry that it takes, or NULL if others in its place were read more,
- * which lose as many samples by that. */
+/* Returns the object's entry. An object without an entry takes the entry of its set that was read least, unless that
+ * was read more: then the entry loses as many samples, and the result is NULL. */
 static kvp_hot_key_t *
 find_or_take_key(kvp_hot_t *hot, const kvp_obj_t *o, uint64_t reads, bool may_take)
 {
@@ -127,7 +131,7 @@ count_host(kvp_hot_key_t *key, uint64_t host, uint64_t reads)
     key->hosts[least].reads = reads;
 }
 
-/* Counts the samples at the segment from which the session reads: the first copy that it is told. */
+/* Counts the samples for the segment from which the session reads: the first place in the master's answer to it. */
 static void
 count_served(const kvp_evict_t *ev, const kvp_session_t *s, const kvp_obj_t *o, uint64_t reads)
 {
@@ -176,7 +180,7 @@ kvp_hot_sample(kvp_evict_t *ev, const kvp_session_t *s, uint32_t oid)
         return;
     }
     make_table(ev);
-    /* the distance varies, so that no order of reads hides an object */
+    /* the distance between samples varies, so that a regular order of reads hides no object */
     ev->hot_left = (int64_t)(unit / 2 + next_random(ev->hot) % unit + 1) - (int64_t)(over % unit);
     count_served(ev, s, o, reads);
     is_here = kvp_obj_is_on_host(ev->cat, o, s->host_id);
@@ -188,7 +192,7 @@ kvp_hot_sample(kvp_evict_t *ev, const kvp_session_t *s, uint32_t oid)
 }
 
 /* ---- the end of a window */
-/* Returns the entry's object; KVP_OID_NONE = this version is not in memory any more. */
+/* Returns the entry's object; KVP_OID_NONE = memory does not have this version any more. */
 static uint32_t
 object_of(const kvp_evict_t *ev, const kvp_hot_key_t *key)
 {
@@ -209,7 +213,7 @@ copy_to(const kvp_evict_t *ev, const kvp_obj_t *o, uint32_t segment)
     return copy != NULL && copy->target->id == segment ? copy : NULL;
 }
 
-/* Forgets the entry's copies that are not there any more, and adds the others to the sums of their segments. */
+/* Removes the entry's copies that do not exist any more, and adds the bytes of the others to their segments' sums. */
 static void
 count_copies(const kvp_evict_t *ev, kvp_hot_key_t *key, const kvp_obj_t *o)
 {
@@ -228,7 +232,7 @@ count_copies(const kvp_evict_t *ev, kvp_hot_key_t *key, const kvp_obj_t *o)
     }
 }
 
-/* Returns the samples of a host that has no copy. */
+/* Returns the number of samples from a host without a copy. */
 static uint64_t
 reads_of(const kvp_hot_key_t *key, uint64_t host)
 {
@@ -237,7 +241,7 @@ reads_of(const kvp_hot_key_t *key, uint64_t host)
     return 0;
 }
 
-/* Returns true if the reads from one host, or from all, are at least so many times the threshold. */
+/* Returns true if the samples from one host, or from all hosts, are at least `times` times the threshold. */
 static bool
 is_hot(const kvp_hot_key_t *key, uint64_t times)
 {
@@ -253,8 +257,9 @@ may_take(const kvp_evict_t *ev, const kvp_segment_t *g, uint64_t bytes, const kv
            g->hot_bytes + bytes <= g->size_bytes / MEMORY_PART;
 }
 
-/* Returns the segment that gets a copy: on the host that reads most, or else the one that serves least. NULL = none has
- * room, or no host with a node reads so much, and the copies that are there share the reads well enough. */
+/* Returns the segment for a new copy: on the host that reads the object most, or else the segment that serves the
+ * fewest reads. NULL = no segment has room, or no host reads the object enough and the present copies share the reads.
+ */
 static kvp_segment_t *
 choose_target(const kvp_evict_t *ev, const kvp_hot_key_t *key, const kvp_obj_t *o, const kvp_place_t *places,
               uint32_t n)
@@ -301,9 +306,9 @@ begin_copy(kvp_evict_t *ev, kvp_hot_key_t *key, uint32_t oid)
     target->hot_bytes += kvp_extent_bytes(kvp_obj_len(ev->cat, o));
     target->hot_served += key->far / (n + 1); /* so that the next object goes elsewhere */
     key->copies[key->copies_n++] = target->id;
-    /* The next master learns by a record of a drain that a node may have a copy which no log names. */
+    /* A copy may exist at a node before the log names it. The record of a drain makes the next master expect that. */
     kvp_record_drain(ev->cat, target);
-    ev->space->drain_end = ev->cat->log->end; /* asks for a sync of the log, and bases repeat the record */
+    ev->space->drain_end = ev->cat->log->end; /* requests a sync of the log; snapshots of the log repeat the record */
     return true;
 }
 
@@ -336,7 +341,7 @@ count_kept(kvp_hot_t *hot)
 }
 
 /* ---- dropping */
-/* Goes on with the drop of the entry's copies, one after the other. A copy that is the only one stays. */
+/* Drops the entry's copies, one after the other, in several calls. The object's last copy stays. */
 static void
 drop_copies(kvp_evict_t *ev, kvp_hot_key_t *key)
 {
@@ -384,7 +389,8 @@ kvp_hot_make_room(kvp_evict_t *ev, uint64_t bytes)
 static void
 end_windows(kvp_evict_t *ev)
 {
-    const uint32_t first = (uint32_t)(next_random(ev->hot) % KEYS); /* others are tried first in the next window */
+    /* each window begins with another entry, so that no entry is always last */
+    const uint32_t first = (uint32_t)(next_random(ev->hot) % KEYS);
     uint32_t tries = TRIES;
 
     kvp_list_foreach (pos, &ev->cat->segments)
@@ -408,7 +414,7 @@ end_windows(kvp_evict_t *ev)
     kvp_ctx_spend(ev->ctx, RECORDS_A_WALK);
 }
 
-/* Begins the copies that clients want on their hosts. */
+/* Begins the copies that clients want on their own hosts. */
 static void
 begin_kept(kvp_evict_t *ev)
 {

@@ -6,11 +6,11 @@
 
 #include "master/core/evict/eviction.h"
 
-/* kvp_hot_read counts `bytes` read from the object by the session. Nearly all calls only subtract; once in a while
- * kvp_hot_sample looks at the object. kvp_hot_keep notes that the session's host is to have a
- * copy, which the next tick begins, and that the object was read. kvp_hot_tick ends the windows in which reads are
- * counted, and begins and drops copies. kvp_hot_make_room drops hot copies of at least so many bytes, or all, because a
- * put has to wait for space; the space is free a little later. kvp_hot_fini frees all. */
+/* kvp_hot_read counts `bytes` that the session read from the object. Nearly all calls only subtract; one read in so
+ * many bytes is a sample, for which kvp_hot_sample updates the object's entry. kvp_hot_keep counts a read, and requests
+ * a copy on the session's host, which the next tick begins. kvp_hot_tick ends the windows in which reads are counted,
+ * and begins and drops copies. kvp_hot_make_room drops hot copies of at least so many bytes, or all, because a put
+ * waits for space; the space is free a little later. kvp_hot_fini frees the table. */
 void kvp_hot_sample(kvp_evict_t *ev, const kvp_session_t *s, uint32_t oid);
 static inline void
 kvp_hot_read(kvp_evict_t *ev, const kvp_session_t *s, uint32_t oid, uint64_t bytes)

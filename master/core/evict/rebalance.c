@@ -29,8 +29,9 @@
 
 #define LOOK_SHARE 8u /* a tenant looks for a chunk to take after puts of 1/8 of its chunks' mean length */
 #define OWNERS_LOOKED_AT 64u /* limit of the tenants that find_richest examines; its next call examines others */
-#define TAIL 128u /* number of first victims that determine a tenant's coldest chunk */
-#define TAIL_CHUNKS 16u /* limit of the chunks in which a tenant's TAIL first victims are counted */
+/* number of a tenant's first victims whose bytes are summed by chunk, to find its coldest chunk */
+#define TAIL 128u
+#define TAIL_CHUNKS 16u /* limit of the chunks for which these bytes are summed */
 /* the giving tenant's oldest objects must be older by 1/8, or chunks would move back and forth by chance */
 #define MARGIN 8u
 /* a chunk is taken only if at least 1/8 of its bytes is older than the taking tenant's own first victim */

@@ -21,7 +21,8 @@
 typedef struct {
     const kvp_tenant_t *tenant;
     uint64_t any, long_key;
-    bool is_final; /* flag: longer puts too are refused with NO_SPACE, because no such room will become free */
+    /* flag: longer puts are refused with NO_SPACE as well, because no extent of this length will become free */
+    bool is_final;
 } failed_t;
 
 /* Looks for a free extent for the key, then for a window. After an error of kvp_evict_for the key keeps waiting. */

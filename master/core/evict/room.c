@@ -23,11 +23,12 @@
 #include "master/core/space/tier.h"
 
 #define LOOKED_AT 1024u /* limit of the extents that one search for victims in a segment examines */
-#define LOADS 64u /* limit of the loads for which one call of make_room evicts */
-#define COLD_LOOKED_AT 16u /* limit of the loaded objects that are examined to find one in this segment */
+#define LOADS 64u /* limit of the loads for which one call of make_room evicts objects */
+#define COLD_LOOKED_AT 16u /* limit of the loaded objects that are examined to find a victim in this segment */
 #define AGAIN_NS KVP_MS(1) /* pause after a search without success */
 #define WRITTEN_NS KVP_MS(10) /* pause of the search for victims after it began to write objects back */
-#define STUCK_NS KVP_MS(20) /* after this time without room, loads no longer count on the space evicted for them */
+/* after this time without room, the space evicted for loads is not counted as theirs any more */
+#define STUCK_NS KVP_MS(20)
 #define LATE_NS KVP_MS(200) /* after this time without room, the first load also evicts objects not on the tier */
 
 /* Evicts the oldest object that was loaded into this segment and not used since, if such objects exceed their share.

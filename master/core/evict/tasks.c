@@ -16,7 +16,7 @@
 #include <string.h>
 
 #define TASKS_A_TICK 256u
-#define FAILED_MAX 10u /* failed tries of one copy that end the task */
+#define FAILED_MAX 10u /* a task ends after this many failed tries of one copy */
 #define PAUSE_NS KVP_MS(100) /* after a failed try */
 
 static kvp_task_t *
@@ -67,7 +67,7 @@ kvp_task_begin(kvp_evict_t *ev, uint32_t oid, uint32_t from, const uint32_t *to,
     kvp_list_init(&task->link);
     kvp_list_add_tail(&ev->open_tasks, &task->link);
     ev->open_tasks_n++;
-    /* The next master learns by a record of a drain that a node may have a copy which no log names. */
+    /* A copy may exist at a node before the log names it. The record of a drain makes the next master expect that. */
     kvp_record_drain(ev->cat, kvp_segment_find(ev->space, to[0]));
     *id_out = task->id;
     return KVP_OK;
@@ -91,7 +91,7 @@ end_task(kvp_evict_t *ev, kvp_task_t *task, kvp_task_state_t state, kvp_err_t er
     ev->open_tasks_n--;
 }
 
-/* A try of the copy to to[at] has failed: the next one comes later, or none. */
+/* Counts a failed try of the copy to to[at]. The task tries again later, or ends after FAILED_MAX tries. */
 static void
 count_failure(kvp_evict_t *ev, kvp_task_t *task, kvp_err_t err)
 {
@@ -100,7 +100,7 @@ count_failure(kvp_evict_t *ev, kvp_task_t *task, kvp_err_t err)
     if (++task->failed == FAILED_MAX) end_task(ev, task, KVP_TASK_FAILED, err);
 }
 
-/* Begins the next copy, or waits for the one that is being made. Returns true when all copies are there. */
+/* Begins the next copy, or waits for the copy in progress. Returns true when all copies exist. */
 static bool
 make_copies(kvp_evict_t *ev, kvp_task_t *task, uint32_t oid, const kvp_place_t *places, uint32_t n)
 {

@@ -19,18 +19,17 @@ typedef struct kvp_task {
     uint64_t created_ns, changed_ns, next_ns;
     uint32_t from; /* id of the segment whose copy is dropped at the end; 0 = none */
     uint32_t to[KVP_REPLICAS_MAX], to_n; /* ids of the segments that get a copy */
-    uint32_t at; /* those before it have a copy */
-    uint32_t failed; /* copies to to[at] that have failed */
+    uint32_t at; /* index in `to` of the next copy; the copies before it exist */
+    uint32_t failed; /* number of failed tries of the copy to to[at] */
     bool is_ordered; /* flag: a copy to to[at] was begun */
     kvp_task_state_t state;
     kvp_err_t err; /* FAILED: the reason */
 } kvp_task_t;
 
-/* kvp_task_can_go_to returns true if the segment takes copies now; NULL = no such segment. kvp_task_can_take: also one
- * of so many bytes, of an object with these copies. kvp_task_begin makes a task for the committed object, and gives its
- * id. LIMIT: KVP_TASKS_MAX tasks are unfinished. kvp_task_find returns the tenant's task with this id; NULL = not
- * known. kvp_tasks_tick goes on with unfinished tasks. kvp_tasks_fini frees all.
- */
+/* kvp_task_can_go_to returns true if the segment takes copies now; g NULL = no such segment. kvp_task_can_take returns
+ * true if it takes a copy of so many bytes of an object with these places. kvp_task_begin makes a task for the
+ * committed object, and returns its id. LIMIT: KVP_TASKS_MAX tasks are unfinished. kvp_task_find returns the tenant's
+ * task with this id; NULL = unknown. kvp_tasks_tick continues unfinished tasks. kvp_tasks_fini frees all. */
 bool kvp_task_can_go_to(const kvp_evict_t *ev, const kvp_segment_t *g);
 bool kvp_task_can_take(const kvp_evict_t *ev, const kvp_segment_t *g, uint64_t bytes, const kvp_place_t *places,
                        uint32_t n);

@@ -49,7 +49,8 @@ kvp_journal_mark_base(kvp_journal_t *j)
     j->has_base = true;
 }
 
-/* Returns the next records for the shell. Records before a base are returned alone, so the base can begin a file. */
+/* Returns the next records for the shell. Records before a base (a snapshot) are returned alone, so that a new file of
+ * the log can begin with the base. */
 bool
 kvp_journal_take(kvp_journal_t *j, kvp_buf_t *bytes, uint64_t *end_out, bool *is_base_out)
 {

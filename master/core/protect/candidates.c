@@ -171,7 +171,7 @@ kvp_victim_used(kvp_protect_t *prot, uint32_t oid)
     kvp_objlist_t *home = home_of(prot, o);
 
     if (o->list == KVP_OBJLIST_COLD && o->is_asking_counted != 0 && KVP_RULE(LOADED_IS_COLD)) {
-        o->is_asking_counted = 0; /* this use is the read that caused the load */
+        o->is_asking_counted = 0; /* the present use is the read that caused the load */
         push_used(prot->cat->index, &kvp_obj_tenant(prot->cat, o)->cold, unit);
         return;
     }
@@ -219,7 +219,7 @@ kvp_victim_mark(const kvp_protect_t *prot, uint32_t oid)
                                .is_ahead_end = kvp_obj_tenant(prot->cat, o)->ahead == unit};
 }
 
-/* Takes the unit off its list, and puts it where the mark says. */
+/* Takes the unit off its list, and puts it back at the place of the mark. */
 static void
 put_at_mark(kvp_protect_t *prot, const kvp_victim_mark_t *mark, kvp_objlist_t *list)
 {

@@ -53,8 +53,9 @@ bool kvp_victims_back(kvp_protect_t *prot, kvp_segment_t *g,
                       /* moves up to *left parked objects of g to their candidate lists; true when none is parked */
                       uint32_t *left);
 
-/* A place in the order of uses. kvp_victim_mark notes the place of the object, or of its group's lead;
- * kvp_victim_restore puts the unit there again, after a change of the object's copies that is no use of the object. */
+/* A place in the order of uses. kvp_victim_mark stores the place of the object, or of its group's lead.
+ * kvp_victim_restore puts the unit back there after a change of the object's copies, because such a change is not a
+ * use. */
 typedef struct {
     uint32_t unit, older, used;
     uint8_t list; /* kvp_objlist_kind_t */

@@ -42,7 +42,7 @@ raise_to(kvp_protect_t *prot, kvp_digest_t digest, uint64_t version)
     *at = kvp_max_u64(*at, version);
 }
 
-/* Returns true if memory that was not reported yet may have the version, or an older one of its key. */
+/* Returns true if memory that no node has reported yet may have this version, or an older version of the key. */
 static bool
 may_come_back(const kvp_protect_t *prot, uint64_t version)
 {
@@ -80,7 +80,8 @@ kvp_gone_note(kvp_protect_t *prot, kvp_digest_t digest, uint64_t version)
     prot->gone_read = prot->gone.n;
 }
 
-/* Forgets removals below the version `oldest`. The cost is proportional to the removals noted since the last time. */
+/* Forgets the removals of versions below `oldest`. The cost is proportional to the number of removals noted since the
+ * last call. */
 void
 kvp_gone_prune(kvp_protect_t *prot, uint64_t oldest)
 {

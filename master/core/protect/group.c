@@ -479,7 +479,8 @@ kvp_group_may_adopt(kvp_protect_t *prot, const kvp_tenant_t *t, const kvp_wire_g
     const kvp_member_t *mb;
 
     if (g == NULL) return true;
-    /* Of two groups with one name, all members of one are older than all of the other, so one member is compared. */
+    /* If two groups have one name, all members of the one are older than all members of the other, so it is enough to
+     * compare one member. */
     if (g->size != want->members)
         return g->begun_n == 0 &&
                (g->committed_n == 0 || is_older(prot, kvp_list_first(&g->committed, kvp_member_t, of_group), version));

@@ -68,7 +68,8 @@ kvp_leaving_ticket_over(kvp_protect_t *prot, const kvp_obj_t *o, uint64_t ticket
     if (l == NULL || l->tickets == 0 || (int64_t)(l->last_ticket - ticket) < 0) return;
     if (--l->tickets > 0 || l->after > prot->log->synced) return;
     kvp_list_del(&l->link);
-    kvp_list_add_head(&prot->leaving_held, &l->link); /* so the next step looks at it first */
+    /* at the head of the list, so that the next step checks it first */
+    kvp_list_add_head(&prot->leaving_held, &l->link);
 }
 
 void
@@ -80,7 +81,8 @@ kvp_leaving_ticket_back(kvp_protect_t *prot, const kvp_obj_t *o)
     if (l != NULL && l->last_ticket != prot->ticket_seq) l->tickets++;
 }
 
-/* Returns true if nothing keeps the copy any more. After a take-over clients may still restore tickets. */
+/* Returns true if the copy may be dropped: its time limit has passed, or no ticket protects it. After a take-over
+ * clients may still restore tickets. */
 static bool
 is_free(const kvp_protect_t *prot, const kvp_leaving_t *l)
 {
@@ -88,7 +90,7 @@ is_free(const kvp_protect_t *prot, const kvp_leaving_t *l)
     return l->tickets == 0 && !kvp_takeover_may_tickets_come(prot->peers);
 }
 
-/* Moves copies to the list of those that may be dropped: whose records are synced, and which nothing keeps. */
+/* Moves copies to the list of copies that may be dropped, if their records are synced and is_free is true. */
 static void
 sort_out(kvp_protect_t *prot)
 {

@@ -12,13 +12,14 @@
 typedef struct {
     kvp_list_t link; /* protect->leaving_synced, leaving_held or leaving_ready */
     uint32_t number; /* number in protect->leavings */
-    uint32_t tickets; /* tickets on the object that were taken before, and have not ended */
-    uint64_t last_ticket; /* sequence number of the last ticket that was taken before */
+    /* number of tickets on the object that were taken before the copy began to leave, and have not ended */
+    uint32_t tickets;
+    uint64_t last_ticket; /* sequence number of the last ticket taken before that */
     kvp_digest_t digest;
     uint64_t version;
     uint64_t generation; /* generation of the copy that is leaving */
-    uint64_t after; /* log position after the record that names the other copies */
-    uint64_t due_ns; /* from this time on tickets do not count; UINT64_MAX = never */
+    uint64_t after; /* position in the log after the record of the object's other copies */
+    uint64_t due_ns; /* time from which on tickets do not protect the copy; UINT64_MAX = never */
 } kvp_leaving_t;
 
 /* kvp_leaving_begin: the copy begins to leave. It has no effect if a copy of this version leaves already.

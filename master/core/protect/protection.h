@@ -54,7 +54,8 @@ typedef struct kvp_protect {
     kvp_digestmap_t gone; /* key -> highest removed version, while nodes may report removed objects */
     uint32_t gone_read; /* number of entries of `gone` that come from an earlier master's log */
     uint32_t gone_pruned; /* number of entries of `gone` left after its last pruning */
-    bool are_copies_open; /* flag: a node may have a copy that an earlier master ordered, and has not reported it */
+    /* flag: a node may have a copy that an earlier master ordered, and the node has not reported it yet */
+    bool are_copies_open;
     bool is_gone_full; /* flag: the map `gone` is full, so reports of nodes are not trusted any more */
 
     kvp_ptab_t tickets;
@@ -65,7 +66,7 @@ typedef struct kvp_protect {
     /* Fields of leaving.c. */
     kvp_ptab_t leavings; /* kvp_leaving_t: copies that are being dropped after a move */
     kvp_umap_t leaving; /* version of the object -> number of the copy in `leavings` */
-    /* the copies that wait for the sync of a record; for tickets; to be dropped by the layer above */
+    /* copies that wait for the sync of a record; for the end of tickets; for the layer above, which drops them */
     kvp_list_t leaving_synced, leaving_held, leaving_ready;
 
     kvp_ptab_t groups;

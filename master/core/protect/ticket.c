@@ -31,7 +31,7 @@
 
 #define RESERVE_POOL_SHARE 4u
 #define RESERVE_CLIENT_SHARE 20u
-#define HOLDER_LOOKED_AT 65536u /* tickets and objects of tickets that one search for a holder examines */
+#define HOLDER_LOOKED_AT 65536u /* limit of the tickets and their objects that one search for a holder examines */
 
 /* ---- tickets */
 static uint64_t

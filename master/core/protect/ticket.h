@@ -42,8 +42,8 @@ uint64_t kvp_ticket_take_groups(kvp_protect_t *prot, kvp_session_t *s, kvp_group
                                 uint64_t ttl_ns);
 uint64_t kvp_ticket_take(kvp_protect_t *prot, kvp_session_t *s, kvp_ticket_kind_t kind, const uint32_t *oids,
                          uint32_t n, uint64_t ttl_ns);
-/* kvp_ticket_restored: the ticket, which was just taken, is one of an earlier session. A copy of its objects that is
- * leaving waits for the ticket's end. */
+/* kvp_ticket_restored: the ticket, which was just taken, replaces a ticket of an earlier session. If a copy of its
+ * objects is leaving, the copy waits for the ticket's end. */
 void kvp_ticket_restored(kvp_protect_t *prot, uint64_t id);
 void kvp_ticket_note_hole(kvp_protect_t *prot, uint64_t id,
                           kvp_digest_t hole); /* records the first absent key of the look-up */

@@ -24,7 +24,7 @@
 #include "master/core/space/tiered.h"
 #include "proto/jrec.h"
 
-#define BASE_RECORDS 32u /* limit of the objects that a step looks at for a base: about 30 us */
+#define BASE_RECORDS 32u /* limit of the objects that one step examines for a snapshot: about 30 us */
 /* Limit of a base's bytes that are not written yet: a longer write keeps a CPU busy that a look-up may need. */
 #define BASE_AHEAD_MAX (64u << 10)
 
@@ -125,7 +125,8 @@ kvp_logbase_begin(kvp_master_t *m, bool is_anew)
     base->from = m->log.end;
     base->end = 0;
     base->cursor = 0;
-    base->to = kvp_obj_limit(m->cat.index); /* not recorded by the base: later objects; the log has their commits */
+    /* the snapshot has no objects that are made after its begin: the log has their commits */
+    base->to = kvp_obj_limit(m->cat.index);
     base->retire = base->drop = base->gone = 0;
     base->is_basing = true;
     base->is_based = false;
@@ -142,7 +143,7 @@ kvp_logbase_begin(kvp_master_t *m, bool is_anew)
 
         if (g->life == KVP_SEGMENT_DROPPED) continue;
         kvp_record_segment(&m->cat, g);
-        /* also after a drain: a node may have a copy that no log names, and the next master has to know that */
+        /* also after a drain: the next master must expect copies that nodes have and no log names */
         if (g->drain != NULL || (!g->is_tier && (m->prot.are_copies_open || m->space.drain_end > 0)))
             kvp_record_drain(&m->cat, g);
     }
@@ -152,7 +153,7 @@ kvp_logbase_begin(kvp_master_t *m, bool is_anew)
 
         if (t != NULL && (t->min_version > 0 || (t->chunks > 0 && t->name[0] != '\0'))) kvp_record_tenant(&m->cat, t);
     }
-    kvp_logbase_run(m); /* records the base's first slice; for an empty pool, all of it */
+    kvp_logbase_run(m); /* records the first part of the snapshot; for an empty pool, all of it */
 }
 
 bool

@@ -45,15 +45,15 @@ revoke_everything(kvp_master_t *m)
     }
 }
 
-/* Returns true if a location that a client caches may be in the node's segments. There is none in a segment that was
- * drained: all words of its extents are DEAD. */
+/* Returns true if a client may have cached a location in the node's segments. A drained segment has none: all words of
+ * its extents are DEAD. */
 static bool
 may_be_known(const kvp_session_t *node)
 {
     kvp_list_foreach (pos, &node->segments) {
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, of_node);
 
-        if (g->is_tier) continue; /* clients read a tier's objects from memory alone */
+        if (g->is_tier) continue; /* clients read a tier's objects only after a load into memory */
         if (g->drain == NULL || g->is_restored || g->used_bytes > 0) return true;
     }
     return false;

@@ -77,7 +77,7 @@ struct kvp_report {
     /* for memory from the log: objects from this generation on are reported with descriptors; 0 = none */
     uint64_t since;
     bool is_busy; /* flag: a page was received, and is answered after its deferred work */
-    bool is_last; /* flag: the page was the report's last, so the report covers every chunk */
+    bool is_last; /* flag: this page is the report's last, so the report covers every chunk */
     kvp_frame_hdr_t ask; /* header of this page, for its answer */
     uint32_t ask_n;
     uint8_t verdicts[PAGE_WORDS_MAX]; /* the answer: for each record of the page 0, or KVP_RETIRE_DEAD */
@@ -559,7 +559,7 @@ static void
 on_page(kvp_master_t *m, kvp_session_t *s, kvp_segment_t *g, const Kvp__Pb__Report *msg, const kvp_frame_t *f)
 {
     kvp_report_t *r = g->report;
-    uint32_t nothing_more = 0; /* budget 0: answers the report's page at once, if no long keys are left to adopt */
+    uint32_t nothing_more = 0; /* a budget of 0: the page is answered at once if no long keys are left to adopt */
 
     if (r->is_busy || !(g->is_restored ? take_words(m, g, msg, f) : take_page(m, g, msg, f))) {
         spoil_segment(m, g, s, "a report that breaks the rules");

@@ -38,10 +38,10 @@ typedef struct {
 
 /* The state of reading the log: replay.c. */
 typedef struct {
-    kvp_buf_t rest; /* the beginning of a log record whose end the shell has not passed yet */
+    kvp_buf_t rest; /* the first part of a log record whose other bytes the shell has not passed yet */
     uint32_t term; /* term of the last record; 0 = nothing was read */
     uint32_t oldest_term; /* term of the last OLDEST record; 0 = none */
-    uint64_t newest; /* greatest version of a COMMIT; 0 = none was read */
+    uint64_t newest; /* greatest version of a COMMIT record; 0 = no COMMIT was read */
     kvp_err_t err; /* CORRUPT: no further record is accepted */
     uint64_t records[16]; /* number of records of each kind */
     bool is_whole; /* flag: the log has every committed object */
@@ -91,7 +91,7 @@ struct kvp_master {
     char leader[KVP_NAME_MAX + 1]; /* address of the leader that a standby sends with a refusal; "" = unknown */
     kvp_master_peer_t masters[KVP_MASTERS_MAX]; /* all masters, as passed by the shell */
     uint32_t masters_n;
-    uint64_t etcd_silent_ns; /* for how long no request to etcd has succeeded; 0 = etcd answers, or there is none */
+    uint64_t etcd_silent_ns; /* time since the last successful request to etcd; 0 = etcd answers, or there is no etcd */
     char etcd_trouble[KVP_MASTER_TROUBLE_MAX]; /* the last failure */
     kvp_lost_node_t lost_nodes[KVP_LOST_NODES_MAX]; /* ring buffer */
     uint32_t lost_nodes_at;
@@ -106,7 +106,8 @@ struct kvp_master {
     uint32_t match_left; /* number of steps that the running pattern match may still take */
     char note_out[256];
     kvp_master_audit_t audit_out;
-    char denied[KVP_IDENTITY_WHY_MAX]; /* why a request was refused for its role; used during one step */
+    /* reason why a request was refused for the client's role; used during one step */
+    char denied[KVP_IDENTITY_WHY_MAX];
 };
 
 #endif

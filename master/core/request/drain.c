@@ -49,8 +49,8 @@ drain_refusal(const kvp_master_t *m, const kvp_session_t *s, const kvp_segment_t
     return err;
 }
 
-/* Returns true if the memory or the SSD has no object. While the node of a restored segment is away, its objects are
- * those of the log, unless the log lacks its end. */
+/* Returns true if the memory or the SSD has no object. The objects of a restored segment are those in the log while its
+ * node is away, and the log may lack its end: then the segment may have others. */
 static bool
 is_empty(const kvp_master_t *m, const kvp_segment_t *g)
 {
@@ -84,7 +84,8 @@ kvp_drain_describe(const kvp_master_t *m, const kvp_segment_t *g, Kvp__Pb__Drain
     reply->run_ms = (m->ctx.now_ns - d->began_ns) / KVP_MS(1);
     reply->failed = d->failed;
     reply->last_error = d->last_error;
-    if (reply->state == KVP_DRAIN_DONE) return; /* the last walk may have seen objects that have left since then */
+    /* these counts are of the last walk; the objects that it counted have left since then */
+    if (reply->state == KVP_DRAIN_DONE) return;
     reply->held = d->stayed[KVP_STAYS_HELD];
     reply->no_room = d->stayed[KVP_STAYS_NO_ROOM];
     reply->no_room_bytes = d->had_no_room_bytes;

@@ -85,7 +85,7 @@ typedef struct {
     part_t parts[KVP_EXPLAINED_MAX];
     Kvp__Pb__Explained *list[KVP_EXPLAINED_MAX];
     uint32_t n;
-    /* The keys of the members of one group: that of the first part. */
+    /* keys of the members of one group: the group of the object in the first part */
     uint8_t keys[KVP_EXPLAINED_KEYS_MAX][KVP_KEY_MAX];
     ProtobufCBinaryData keys_list[KVP_EXPLAINED_KEYS_MAX];
 } explained_t;
@@ -139,10 +139,11 @@ describe_object(const kvp_master_t *m, explained_t *e, part_t *part, const kvp_o
     part->msg.version = kvp_obj_version(o);
     part->msg.age_ms = (kvp_ages_age(&m->cat.ages, kvp_obj_version(o), m->ctx.now_ns) + KVP_MS(1) - 1) / KVP_MS(1);
     part->msg.used_ms = kvp_obj_idle_ms(m->cat.index, used, m->ctx.now_ns);
-    /* the two times have different roundings, and no object is used before its put */
+    /* The two times are rounded differently, and an object is never used before its put. */
     if (part->msg.age_ms > 0) part->msg.used_ms = kvp_min_u64(part->msg.used_ms, part->msg.age_ms);
     part->msg.was_read = used->is_used_since != 0;
-    /* A write to an SSD resets the flag, and an earlier master may have seen reads. */
+    /* Whether no client has read the object is known only without a write to an SSD, which resets the flag, and if this
+     * master was the leader since the put. */
     part->msg.is_unread = !part->msg.was_read && tier == NULL && kvp_obj_version(o) >> KVP_GEN_SEQ_BITS == m->ctx.term;
     part->msg.pin = o->pin;
     part->msg.tickets = o->tickets;
@@ -194,7 +195,8 @@ describe_trace(const kvp_master_t *m, part_t *part, const kvp_departure_t *trace
     name_node(m, part, trace);
 }
 
-/* Adds the tenant's part to the answer; of a tenant that is not asked for by name only if there is something to say. */
+/* Adds the tenant's part to the answer. A tenant that the question does not name gets a part only if something is
+ * known. */
 static void
 add_tenant(const kvp_master_t *m, explained_t *e, const kvp_tenant_t *tenant, const ProtobufCBinaryData *key,
            bool is_own)
@@ -222,7 +224,8 @@ add_tenant(const kvp_master_t *m, explained_t *e, const kvp_tenant_t *tenant, co
     e->list[e->n++] = &part->msg;
 }
 
-/* Fills in the answer: the part of `own`, which may be NULL, then those of the other tenants, if they are wanted. */
+/* Fills in the answer: the part of the tenant `own`, which may be NULL, then the parts of other tenants if they are
+ * wanted. */
 static void
 explain_key(const kvp_master_t *m, const kvp_tenant_t *own, const ProtobufCBinaryData *key, bool all_tenants,
             explained_t *e, Kvp__Pb__ExplainReply *reply)

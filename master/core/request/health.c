@@ -87,7 +87,7 @@ kvp_master_note_etcd(kvp_master_t *m, uint64_t silent_ns, const char *trouble)
 }
 
 /* ---- nodes */
-/* Returns whether the node is away without a reason. A drained node without an object may be away. */
+/* Returns whether the segment's node is lost: away, and not because its drain is complete. */
 static bool
 is_lost(const kvp_segment_t *g)
 {

@@ -21,7 +21,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Returns the reason why the peer's identity may not say this Hello, and the error; NULL = it may. */
+/* Returns the reason why the peer's identity does not permit this Hello, and the error; NULL = it does. */
 static const char *
 identity_refusal(const kvp_session_t *s, const Kvp__Pb__Hello *hello, kvp_err_t *err_out)
 {
@@ -47,8 +47,8 @@ identity_refusal(const kvp_session_t *s, const Kvp__Pb__Hello *hello, kvp_err_t 
     return NULL;
 }
 
-/* Sets the tenant of a client to that of its identity, if the client names none. An administrator acts for the tenant
- * that its Hello names. */
+/* Sets the client's tenant to its identity's tenant, if the Hello names no tenant. An administrator acts for the tenant
+ * in its Hello. */
 static const char *
 tenant_of(const kvp_session_t *s, const Kvp__Pb__Hello *hello)
 {
@@ -169,7 +169,8 @@ kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         reply.session_ttl_ms = (uint32_t)(m->ctx.conf.session_ttl_ns / KVP_MS(1));
         reply.lease_ttl_ms = (uint32_t)(m->ctx.conf.lease_ns / KVP_MS(1));
     }
-    if (err == KVP_OK || err == KVP_DENIED) { /* a process of this host may prove who it is on the Unix socket */
+    /* with the socket's path, a process of this host can prove its user on the Unix socket */
+    if (err == KVP_OK || err == KVP_DENIED) {
         reply.host_id = m->host_id;
         reply.unix_path = m->unix_path;
     }
@@ -184,7 +185,8 @@ kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     if (named == KVP_LIMIT)
         kvp_session_shut(s); /* kvp_term_refuse has logged the reason */
     else if (err == KVP_NOT_LEADER || err == KVP_DENIED || err == KVP_EXPIRED)
-        kvp_session_shut(s); /* NOT_LEADER is not logged: clients may ask all masters; the audit has the others */
+        /* NOT_LEADER is not logged, because clients may ask all masters; the audit has the other errors */
+        kvp_session_shut(s);
     else if (err != KVP_OK)
         kvp_session_close(&m->peers, s, reply.detail);
     kvp_pb_free(&pb, hello);

@@ -252,7 +252,7 @@ is_of_a_twin(const kvp_master_t *m, const Kvp__Pb__Mount *msg)
     return find_uuid(m, msg->uuid.data) == NULL && !kvp_report_was_cut(m, msg->uuid.data);
 }
 
-/* Returns true if masters of this pool have used the memory. If the log is complete, it knows all such memory. */
+/* Returns true if masters of this pool have used the memory. A complete log contains all memory that they have used. */
 static bool
 is_used_memory(kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Mount *msg)
 {
@@ -263,7 +263,7 @@ is_used_memory(kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Mount *ms
     return g != NULL || !m->base.is_relied_on;
 }
 
-/* Returns true if the identity may mount memory of this name: that of its Hello, with "/ssd" after it for a tier. */
+/* Returns true if the identity may mount memory of this name: the name in its Hello, with "/ssd" added for a tier. */
 static bool
 is_own_name(const kvp_session_t *s, const Kvp__Pb__Mount *msg)
 {

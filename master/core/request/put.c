@@ -80,7 +80,7 @@ check_committed(kvp_master_t *m, kvp_session_t *s, uint32_t oid, kvp_digest_t di
     kvp_attempt_t *replacement = kvp_attempt_replacement(&m->cat, o);
     kvp_err_t err = check_worth(m, s, oid);
 
-    /* RETRY_AFTER: the client must wait for the object's node, whose copy may be the only one. */
+    /* RETRY_AFTER: no node serves the object now, but a node with a copy may return soon. */
     if (!kvp_obj_is_served(&m->cat, o) && kvp_obj_is_reported(&m->cat, o)) return KVP_RETRY_AFTER;
     if (err == KVP_IN_PROGRESS) return err;
     if (replacement != NULL && (is_upsert || err == KVP_OK) && !kvp_attempt_take(&m->puts, replacement))
@@ -90,8 +90,9 @@ check_committed(kvp_master_t *m, kvp_session_t *s, uint32_t oid, kvp_digest_t di
         kvp_obj_drop(&m->space, oid, KVP_CAUSE_REPLACED, 0, NULL);
         return KVP_OK;
     }
-    kvp_victim_used(&m->prot, oid); /* counts as a use: so an upsert does not evict the object that it replaces */
-    if (!is_upsert && o->is_fresh != 0) /* no answer ALREADY before the object's commit is durable */
+    /* counts as a use of the object, so that an upsert does not evict the object that it replaces */
+    kvp_victim_used(&m->prot, oid);
+    if (!is_upsert && o->is_fresh != 0) /* ALREADY is answered only when the object's commit is durable */
         return m->ctx.st.log_refuses != 0 ? KVP_LOG_FAILED : KVP_RETRY_AFTER;
     if (!is_upsert) return KVP_ALREADY;
     *over_out = oid;
@@ -178,7 +179,8 @@ check_client(kvp_master_t *m, kvp_put_req_t *p, const kvp_wire_put_t *put)
     return is_over_share(m, p, put->len) ? KVP_EAGAIN : KVP_OK;
 }
 
-/* Returns the error for a probe that found no free memory: NO_SPACE, or RETRY_AFTER if its node does not answer. */
+/* Returns the error for a probe that found no free memory: NO_SPACE, or RETRY_AFTER if the wanted node does not answer.
+ */
 static kvp_err_t
 refuse_probe(kvp_master_t *m, uint32_t only)
 {
@@ -231,7 +233,7 @@ begin_one(kvp_master_t *m, kvp_put_req_t *p, uint32_t at, const asked_t *asked)
     return KVP_OK;
 }
 
-/* Returns true if the error ends a legal put of a key that is not there: kvp_on_explain names it. */
+/* Returns true if the error is a refusal that kvp_on_explain reports for a missing key: the put itself was legal. */
 static bool
 is_refusal(kvp_err_t err)
 {
@@ -397,8 +399,9 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     waits = may_be_known || m->log.state != KVP_JOURNAL_OFF;
     if (waits && !may_wait(s, reply)) return KVP_LIMIT;
     if (!may_commit(m, s, a, commit->replicas)) {
-        /* A later master would adopt a sealed extent, so the refusal is sent only when the extent is dead. A client
-         * with too many deferred answers gets no such guarantee. The client may still write to other copies. */
+        /* The refused client may have sealed the extents, and a later master would adopt a sealed extent. So the
+         * refusal is deferred until the extents are DEAD, unless the client has too many deferred answers. If the
+         * commit does not name all copies, the client may still be writing to the others: is_drained is false then. */
         (void)may_wait(s, reply);
         kvp_recent_add(&s->recent, a->id, KVP_RECENT_ABORTED, answer_of(reply));
         kvp_attempt_refuse(&m->puts, a, commit->replicas + 1 == 1u << a->granted_n, reply->deferred);
@@ -431,7 +434,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     m->ctx.st.objects++;
     kvp_obj_tenant(&m->cat, o)->objects++;
     m->ctx.st.commits++;
-    /* its nodes check a hard-pinned object: if it was never written, it would use its space for ever */
+    /* the nodes check that a hard-pinned object was really written: otherwise it would use its space for ever */
     if (pin == KVP_PIN_HARD) kvp_check_all(&m->space, oid);
     return KVP_OK;
 }

@@ -35,7 +35,8 @@
 #define STAGE_RETRY_MS 1u /* time after which a client asks again for an object that is being loaded */
 #define AWAY_RETRY_MS 5u /* time after which a client asks again for an object whose node has not reconnected */
 #define LIST_BYTES_MAX (256u << 10)
-#define USED_BYTES_MAX (1ull << 50) /* limit of the bytes that a client may say it has read: a sum of them fits */
+/* limit of the bytes that a client may report as read, so that their sum does not overflow */
+#define USED_BYTES_MAX (1ull << 50)
 
 /* Returns the digests after a message head, at most max of them. NULL: the message was malformed, and the connection
  * is closed. */
@@ -106,8 +107,8 @@ loading_err(const kvp_master_t *m, uint32_t oid, const kvp_stage_waiter_t *waite
 /* The result of a GET. */
 typedef struct {
     uint32_t oids[KVP_PLACES_MAX]; /* oids of all requested keys */
-    uint32_t found[KVP_PLACES_MAX], tiered[KVP_PLACES_MAX]; /* oids: objects in memory; objects only on tiers */
-    uint32_t found_n, tiered_n, coming_n; /* coming_n: missing keys whose node is still awaited */
+    uint32_t found[KVP_PLACES_MAX], tiered[KVP_PLACES_MAX]; /* oids of objects in memory; of objects only on tiers */
+    uint32_t found_n, tiered_n, coming_n; /* coming_n: number of missing keys whose node may still return */
     uint32_t tiered_at[KVP_PLACES_MAX]; /* indices of the tiered objects among the requested keys */
     const kvp_stage_waiter_t *waited; /* result of each key's load; NULL = the GET did not wait. Borrowed */
 } got_t;
@@ -121,8 +122,8 @@ tier_id(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
     return t == NULL || t->state == KVP_SEG_LOST ? 0 : t->id;
 }
 
-/* Appends the n records of an answer to Get, then the nloc places of the found objects, and, if requested, their
- * lineages and tiers. Counts what a client that holds the objects is about to read. */
+/* Appends the n records of an answer to GET, then the nloc places of the found objects, and, if requested, their
+ * lineages and tiers. Counts the reads that the client will make of the objects that it holds. */
 static void
 append_found(kvp_master_t *m, const kvp_session_t *s, const got_t *got, const Kvp__Pb__Places *reply, bool is_held,
              kvp_buf_t *out)
@@ -228,8 +229,8 @@ count_misses(kvp_master_t *m, const kvp_session_t *s, const kvp_digest_t *digest
             m->ctx.st.get_misses_by[kvp_explain_missing(m, s->tenant, digests[i], got->oids[i])]++;
 }
 
-/* Counts a look-up that missed a key, by the cause of the first missing one. The keys after the first are as a rule
- * consequences: an engine puts the blocks of a prompt in their order. */
+/* Counts a look-up with missing keys by the cause of the first missing key. The later ones are usually missing as a
+ * consequence: an engine puts the blocks of a prompt in order. */
 static void
 count_hole(kvp_master_t *m, const kvp_session_t *s, kvp_digest_t hole, uint32_t oid)
 {
@@ -262,7 +263,8 @@ answer_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const kvp_st
     find_places(m, s, digests, msg->n, &got);
     got.waited = waited;
     if (waited == NULL && !msg->no_hold && s->use != KVP_USE_PROBE) {
-        const uint32_t n = msg->n - got.coming_n; /* the client asks again for the others, which are counted then */
+        /* without the keys whose node may return: the client asks for them again, and they are counted then */
+        const uint32_t n = msg->n - got.coming_n;
 
         if (got.coming_n == 0) kvp_asks_got(&m->cat, s->tenant, digests, n, got.found_n + got.tiered_n);
         m->ctx.st.gets += n;

@@ -23,8 +23,8 @@ void kvp_on_segments(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 
 /* Handler in drain.c. */
 void kvp_on_drain(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
-/* kvp_drain_describe fills in the progress of a segment's drain; without a drain only is_durable, and what is in the
- * segment. */
+/* kvp_drain_describe fills in the progress of a segment's drain. Without a drain it sets only is_durable and the
+ * segment's contents. */
 void kvp_drain_describe(const kvp_master_t *m, const kvp_segment_t *g, Kvp__Pb__DrainReply *reply);
 
 /* Handler in task.c. */
@@ -65,8 +65,8 @@ void kvp_stagewaits_end(kvp_session_t *s);
 bool kvp_await_nodes(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 uint32_t kvp_nodes_awaited(const kvp_master_t *m);
 
-/* Functions of explain.c. kvp_explain_missing returns why the tenant's key is not there, or PRESENT; oid is the index's
- * answer for the digest. */
+/* Functions of explain.c. kvp_explain_missing returns the reason why the pool does not have the tenant's key, or
+ * PRESENT; oid is the index's answer for the digest. */
 void kvp_on_explain(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 kvp_cause_t kvp_explain_missing(const kvp_master_t *m, const kvp_tenant_t *tenant, kvp_digest_t digest, uint32_t oid);
 

@@ -58,7 +58,8 @@ list_sessions(const kvp_master_t *m, page_t *page, uint32_t *cursor_io)
     *cursor_io = number < limit ? number : 0;
 }
 
-/* The connection closes after its output is sent, or after a time; the session ends with the connection. */
+/* Closes the session's connection after its output is sent, or after a time limit; the session ends with the
+ * connection. */
 static bool
 end_session(kvp_master_t *m, uint64_t incarnation)
 {

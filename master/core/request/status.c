@@ -20,8 +20,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Sums up what is free in chunks of tenants and in others. The memory of a node that is being drained cannot be used
- * for puts, so it is left out of these sums and of the size and the used bytes. */
+/* Sums up the free bytes in chunks of tenants and in other chunks. A draining node's memory cannot be used for puts:
+ * these sums, the size and the used bytes leave it out. */
 static void
 sum_memory(const kvp_master_t *m, kvp_master_stats_t *st)
 {
@@ -56,7 +56,7 @@ kvp_master_stats(const kvp_master_t *m, kvp_master_stats_t *stats_out)
 }
 
 #define KVP_TENANTS_SHOWN 32u /* most tenants in metrics */
-#define OTHER_TENANTS "other" /* name of the sum of all further tenants in metrics */
+#define OTHER_TENANTS "other" /* name of the entry that has the sum of all other tenants, in metrics */
 
 /* Adds the log's segments to the statistics of a standby, to which no node is connected. */
 static void
@@ -312,7 +312,8 @@ kvp_master_nodes(const kvp_master_t *m, kvp_master_node_t *nodes_out, uint32_t m
     return n;
 }
 
-/* Subtracts a part of the counts. The windows of two counts may end at different moments, so no count goes below 0. */
+/* Subtracts a part from the counts. The time windows of the two may end at different moments, so a difference below 0
+ * becomes 0. */
 static void
 subtract_asked(kvp_askcount_t *from, const kvp_askcount_t *part)
 {

@@ -22,7 +22,7 @@ has_copy_in(const kvp_master_t *m, const kvp_obj_t *o, uint32_t segment)
     return kvp_place_in(&m->cat, places, n, segment) < n;
 }
 
-/* Returns why no copy of so many bytes can go to the segment; NULL = it can. */
+/* Returns the reason why the segment cannot take a copy of so many bytes; NULL = it can. */
 static const char *
 target_refusal(const kvp_master_t *m, const kvp_segment_t *g, uint64_t bytes)
 {
@@ -34,7 +34,7 @@ target_refusal(const kvp_master_t *m, const kvp_segment_t *g, uint64_t bytes)
     return kvp_task_can_go_to(&m->evict, g) ? NULL : "the node to which the object is to go cannot make copies now";
 }
 
-/* Returns the error for a new task, with its reason, or OK with the object. */
+/* Checks a request for a task. Returns OK and the object, or an error and its reason. */
 static kvp_err_t
 check_task(kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Task *msg, uint32_t *oid_out, const char **why_out)
 {

@@ -88,7 +88,8 @@ take_record(kvp_master_t *m, kvp_segment_t *t, const kvp_wire_tiered_t *rec)
 
     if (o == NULL) return false;
     if (o->is_on_tier != 0) return true;
-    o->is_on_tier = 1; /* also if it is being written: the node may answer that it was not written again */
+    /* also while the object is being written: if the SSD has it already, the node's answer is that it wrote nothing */
+    o->is_on_tier = 1;
     kvp_record_again(&m->cat, oid);
     return true;
 }

@@ -33,7 +33,7 @@ typedef struct kvp_sessions {
     /* The pool's identity: kvp_pool_granted. */
     /* flag: the pool's identity in conf is final, because an earlier master, a node or a grant relies on it */
     bool is_named;
-    bool is_ident_news; /* flag: the term or the pool's identity changed, and the shell was not told yet */
+    bool is_ident_news; /* flag: the term or the pool's identity changed, and the shell has not read it yet */
     bool is_ident_given; /* flag: the shell is saving an identity */
     kvp_mute_t mute;
 

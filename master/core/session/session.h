@@ -54,7 +54,7 @@ struct kvp_session {
     uint64_t seen_ns;
     uint64_t stall_seen_ns; /* total stall time of the master's event loop at the peer's last frame */
     uint64_t attempt_bytes; /* bytes of unfinished put attempts */
-    /* quarantined bytes of attempts that the client aborted without reporting that it is drained */
+    /* bytes in quarantine because the client aborted puts without reporting that its writes had ended */
     uint64_t quarantine_bytes;
     uint64_t reserved_bytes;
     uint64_t deferred_seq;
@@ -66,14 +66,14 @@ struct kvp_session {
     /* flag: nodes refuse the incarnations directly above this client's; its end must extend the refused range */
     bool is_fence_edge;
     kvp_session_use_t use;
-    bool is_revoked; /* flag: the session was ended by an administrator: all nodes end its attachments */
-    bool is_drained; /* flag: the client said with Bye that none of its writes is in progress */
+    bool is_revoked; /* flag: an administrator ended the session: all nodes close its attachments */
+    bool is_drained; /* flag: the client reported with Bye that none of its writes is in progress */
     kvp_session_life_t life;
     char name[KVP_NAME_MAX + 1];
     char host_id[KVP_NAME_MAX + 1];
     kvp_tenant_t *tenant; /* tenant of a client */
-    kvp_identity_t *who; /* identity of the peer; NULL = this master asks for none */
-    kvp_authrole_t rights; /* role of a client by which its requests are allowed; KVP_MAY_ADMIN without an identity */
+    kvp_identity_t *who; /* identity of the peer; NULL = this master requires none */
+    kvp_authrole_t rights; /* the client's role, which limits its requests; KVP_MAY_ADMIN without an identity */
     kvp_lease_t *lease; /* the client's location lease; NULL = it may not read from cached locations */
     uint64_t born_seq; /* number of the tenant's last revocation when the client sent Hello */
 };
@@ -100,7 +100,7 @@ kvp_session_sees_all(const kvp_session_t *s)
 /* kvp_session_audit reports a refusal (err), or an allowed request that destroys something (OK), to the shell. why is
  * static text, or text of the session. */
 void kvp_session_audit(kvp_sessions_t *peers, const kvp_session_t *s, uint8_t opcode, kvp_err_t err, const char *why);
-/* kvp_session_audit_object adds to the latest report what the request names. */
+/* kvp_session_audit_object adds the object of the request to the latest report. */
 KVP_PRINTF(2, 3) void kvp_session_audit_object(kvp_sessions_t *peers, const char *fmt, ...);
 /* kvp_reply_begin begins the answer to `ask` and returns the buffer for the rest of the answer; kvp_frame_end(buffer,
  * *at_out) ends it. The answer to a one-way request is dropped. */

@@ -133,7 +133,7 @@ kvp_copy_append(const kvp_space_t *sp, const kvp_list_t *record, kvp_buf_t *out)
 
     o = object_of(sp, copy, &oid);
     n = o == NULL ? 0 : kvp_obj_places(sp->cat, o, places);
-    if (n > 0) { /* else the node finds no source, and answers so */
+    if (n > 0) { /* without a source in the order, the node answers that it found none */
         kvp_place_wire(sp->cat, source_of(places, n, copy->from), &loc);
         rec.sum = o->sum;
         rec.key_len = kvp_obj_key_copy(sp->cat->index, o, key);
@@ -162,8 +162,8 @@ source_segment(kvp_space_t *sp, const kvp_copy_t *copy)
     return kvp_segment_find(sp, copy->source);
 }
 
-/* Returns true if the copy is still wanted: the object is served from memory, has no copy in the target, and the drain
- * for which it was made goes on, or its source is away, or a client asked for the copy. */
+/* Returns true if the copy is still wanted: the object is served from memory and has no copy in the target, and the
+ * copy has a purpose: the drain continues, or the source's node is away, or a client requested the copy. */
 static bool
 is_wanted(kvp_space_t *sp, const kvp_copy_t *copy, const kvp_obj_t *o)
 {
@@ -209,7 +209,7 @@ leave_source(kvp_space_t *sp, kvp_copy_t *copy, uint32_t oid)
     if (at < n) kvp_leaving_begin(sp->prot, oid, &places[at], g->drain->deadline_ns);
 }
 
-/* Clients that know a place of the object ask again, and learn the copy. */
+/* Revokes the object's cached locations, so that clients ask again and learn the place of the copy. */
 static void
 tell_readers(const kvp_space_t *sp, const kvp_copy_t *copy, const kvp_obj_t *o)
 {
@@ -218,7 +218,7 @@ tell_readers(const kvp_space_t *sp, const kvp_copy_t *copy, const kvp_obj_t *o)
     sp->ctx->st.hot_bytes += copy->len;
 }
 
-/* Lets the source's node check the copy that could not be read. */
+/* Orders the source's node to check the copy that could not be read. */
 static void
 check_source(kvp_space_t *sp, const kvp_copy_t *copy, const kvp_obj_t *o)
 {
@@ -251,8 +251,7 @@ kvp_copy_answered(kvp_space_t *sp, kvp_copy_t *copy, uint8_t answer)
 }
 
 /* ---- the drop of the source */
-/* Returns the object if the SSD beside the dropped copy had it, too; KVP_OID_NONE = it had not, or nothing was dropped.
- */
+/* Returns the object if this call also removed it from the SSD beside the dropped copy, else KVP_OID_NONE. */
 static uint32_t
 drop_leaving(kvp_space_t *sp, const kvp_leaving_t *l)
 {
@@ -267,9 +266,10 @@ drop_leaving(kvp_space_t *sp, const kvp_leaving_t *l)
     for (uint32_t i = 0; i < n; i++) {
         const kvp_segment_t *on = kvp_place_chunk(sp->cat, &places[i])->segment;
 
-        if (places[i].generation == l->generation)
-            at = i;
-        else /* a log without its end may name a copy that was dropped: its node has to report first */
+        if (places[i].generation == l->generation) at = i;
+        /* A restored copy does not count before its node's report: a log without its end may name a copy that was
+         * dropped. */
+        else
             others += (on->state != KVP_SEG_LOST && !on->is_restored) || !KVP_RULE(LEAVING_LAST);
     }
     if (at == UINT32_MAX || others == 0) return KVP_OID_NONE;

@@ -15,24 +15,27 @@ typedef struct kvp_deferred kvp_deferred_t;
 typedef struct kvp_retire kvp_retire_t;
 
 typedef struct {
-    kvp_list_t link; /* link in segment->copies, or in the records of an order */
+    kvp_list_t link; /* link in segment->copies, or in the list of an order's records */
     kvp_segment_t *target;
     uint32_t number; /* number in space->copies */
     uint32_t source; /* id of the segment that the object is moved from */
     bool is_sent; /* flag: the order was sent to the target's node */
-    bool is_asked; /* flag: a client asked for the copy, which stays without a drain */
-    bool is_hot; /* flag: the object is read much, and its readers are told of the copy */
+    bool is_asked; /* flag: a client or the hot copies asked for this copy, so the copy stays without a drain */
+    /* flag: a copy of a hot object: when it is made, readers' cached locations are revoked, so that they learn its
+     * place */
+    bool is_hot;
     bool is_orphan; /* flag: the object was removed or replaced meanwhile */
     kvp_digest_t digest;
     uint64_t version, len;
     uint64_t from; /* generation of the copy that the node reads */
-    kvp_place_t at; /* the extent at the target, which belongs to no object before the answer */
+    kvp_place_t at; /* the extent at the target; before the node's answer it belongs to no object */
     kvp_retire_t *retire; /* retire record of this extent; NULL = given up */
 } kvp_copy_t;
 
-/* kvp_copy_begin reserves an extent for a copy of the object in the segment, and queues the order to its node. The
- * copy at `from` will be dropped if its segment is draining then. NO_SPACE: no free extent fits; RETRY_AFTER: enough is
- * under way to this segment. kvp_copy_of returns the copy that is being made of the object; NULL = none. */
+/* kvp_copy_begin reserves an extent for a copy of the object in the segment, and queues the order to its node. The copy
+ * at `from` will be dropped if its segment is draining then. NO_SPACE: no free extent is large enough; RETRY_AFTER: too
+ * many bytes are being copied to this segment. kvp_copy_of returns the copy that is being made of the object; NULL =
+ * none. */
 kvp_err_t kvp_copy_begin(kvp_space_t *sp, uint32_t oid, const kvp_place_t *from, kvp_segment_t *target);
 kvp_copy_t *kvp_copy_of(const kvp_space_t *sp, const kvp_obj_t *o);
 /* kvp_copy_append appends the order's record of a copy. kvp_copy_answered handles the node's answer (KVP_COPY_*).
@@ -42,8 +45,8 @@ void kvp_copy_append(const kvp_space_t *sp, const kvp_list_t *record, kvp_buf_t 
 void kvp_copy_answered(kvp_space_t *sp, kvp_copy_t *copy, uint8_t answer);
 void kvp_copies_fail(kvp_space_t *sp, kvp_list_t *copies);
 void kvp_copy_leave(kvp_space_t *sp, const kvp_obj_t *o, kvp_deferred_t *deferred);
-/* kvp_copies_leave drops one copy that may leave now. *oid_out: the object if the SSD beside this copy had to drop it,
- * else KVP_OID_NONE. Returns false if there is no such copy, or the step's budget is used up. */
+/* kvp_copies_leave drops one copy that may leave now. *oid_out: the object, if it was also removed from the SSD beside
+ * the dropped copy, else KVP_OID_NONE. Returns false if no copy may leave, or the step's budget is used up. */
 bool kvp_copies_leave(kvp_space_t *sp, uint32_t *oid_out);
 
 #endif

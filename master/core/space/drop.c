@@ -54,7 +54,7 @@ kvp_obj_del_place(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at)
     bool is_first = ext != NULL && ext->more_n > 0 && kvp_obj_place(sp->cat, o).generation == at->generation;
     bool was_listed;
 
-    if (ext == NULL) { /* no extension: the object has one replica and no group */
+    if (ext == NULL) { /* an object without an extension has one replica and no group */
         kvp_pin_count(sp->prot, o, -(int64_t)bytes);
         kvp_replica_del(sp->cat, oid, at);
         return;
@@ -78,7 +78,7 @@ kvp_obj_drop_copy(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at, kvp_defe
     kvp_obj_del_place(sp, oid, at);
     r = kvp_retire_place(sp, at, 0, deferred);
     r->digest = kvp_obj_digest_of(sp->cat, o);
-    r->version = kvp_obj_version(o); /* if the object is removed before the extent is DEAD, a base of the log says so */
+    r->version = kvp_obj_version(o); /* until the extent is DEAD, a snapshot in the log must contain the removal */
     kvp_retire_of_key(sp, r, o->id);
     kvp_record_again(sp->cat, oid);
 }

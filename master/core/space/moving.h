@@ -26,7 +26,7 @@ typedef struct kvp_stage_waiter {
 typedef enum {
     KVP_MOVING_OUT, /* a write to the tier */
     KVP_MOVING_IN, /* a load from the tier into memory */
-    KVP_MOVING_THROUGH, /* a load that only a drain asked for, which moves the object on */
+    KVP_MOVING_THROUGH, /* a load for a drain only: after the load the drain copies the object to another node */
 } kvp_moving_kind_t;
 
 typedef struct {
@@ -35,7 +35,7 @@ typedef struct {
     kvp_segment_t *segment; /* the memory segment of the move */
     uint32_t number; /* number of the move in space->moves */
     bool is_sent; /* flag: the order for this move was sent to the node */
-    bool is_orphan; /* flag: the object was removed during the move */
+    bool is_orphan; /* flag: the object was removed during this move */
     uint8_t kind; /* kvp_moving_kind_t */
     bool is_placed; /* flag: the load has got an extent */
     kvp_err_t result; /* NO_SPACE: a load got no extent in time; NODE_LOST: the move's node failed, or disconnected */

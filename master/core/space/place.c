@@ -223,8 +223,8 @@ key_alloc(kvp_chunk_t *c, uint16_t key_len, kvp_place_t *at)
 }
 
 /* ---- slots to which old writers may still write. A writer that an earlier master granted a slot may sleep between its
- * check of the slot's state word and its write of the slot's descriptor. It then overwrites the descriptor of the
- * object that uses the slot by that time. So while a chunk has unclaimed extents, only slots that were SEALED
+ * check of the slot's state word and its write of the slot's descriptor. After it wakes, its write destroys the
+ * descriptor of the object that uses the slot then. So while a chunk has unclaimed extents, only slots that were SEALED
  * in the node's report are used again. */
 void
 kvp_place_note_sealed(kvp_chunk_t *c, uint32_t slot)
@@ -328,7 +328,7 @@ kvp_place_elsewhere(const kvp_space_t *sp, const kvp_tenant_t *t)
     const uint64_t own = t->chunk_bytes - t->used_bytes, unowned = sp->cat->known_bytes - sp->cat->owned_bytes;
     const uint64_t free = st->size_bytes - kvp_min_u64(st->used_bytes, st->size_bytes);
 
-    /* free memory of a node that is being drained is for no tenant */
+    /* the free memory of a draining node is not available to any tenant */
     if (sp->cat->owners_n < 2 || sp->drains_n > 0 || free <= own + unowned || st->size_bytes < 8) return 0;
     return (uint32_t)kvp_min_u64((free - own - unowned) / (st->size_bytes / 8), 7);
 }

@@ -38,7 +38,8 @@ bool kvp_place_is_promised(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t
  * without a log. */
 void kvp_owner_tell(kvp_space_t *sp, const kvp_chunk_t *c);
 /* kvp_place_elsewhere returns how many eighths of the pool's memory are free in chunks of other tenants than t, rounded
- * down, at most 7; 0 while a node is being drained, because its free memory is for no tenant. */
+ * down, at most 7. While a node is being drained it returns 0, because the free memory of that node is not available to
+ * any tenant. */
 uint32_t kvp_place_elsewhere(const kvp_space_t *sp, const kvp_tenant_t *t);
 /* kvp_place_chunk_take gives an empty chunk to the tenant of its first object. kvp_place_chunk_leave ends the
  * ownership. */

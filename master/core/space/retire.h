@@ -41,7 +41,7 @@ typedef struct kvp_retire {
                            may still be readable although its key was removed; NULL = not counted */
     kvp_digest_t digest; /* digest of the removed object's key */
     uint64_t version; /* version of the removed object; 0 = the removal is not recorded in the log */
-    uint64_t attempt; /* id of the put attempt that was aborted because its writer was silent; 0 = none */
+    uint64_t attempt; /* id of the put attempt that was aborted because its client was silent; 0 = none */
     uint64_t generation;
     uint64_t owner; /* incarnation of a writer that may still write to the extent; 0 = none */
     uint64_t bytes;

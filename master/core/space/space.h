@@ -41,7 +41,7 @@ typedef struct kvp_space {
 
     /* Fields of copy.c and evict/drain.c. */
     kvp_ptab_t copies; /* kvp_copy_t: objects that nodes are copying to other memory */
-    kvp_umap_t copying; /* version of such an object -> its number in `copies` */
+    kvp_umap_t copying; /* version of an object that is being copied -> its number in `copies` */
     uint32_t drains_n; /* number of segments that are being drained */
     uint64_t drain_end; /* log position after the last record of a drain */
 

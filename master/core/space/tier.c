@@ -256,7 +256,7 @@ send_orders(kvp_space_t *sp, kvp_segment_t *g, uint8_t opcode, kvp_list_t *from,
 }
 
 /* Sends the orders of a segment by urgency: drops first, because removals wait for them; then loads, because readers
- * wait for them; then copies; write-back last. */
+ * wait for them; then copies; writes to the SSD last. */
 static void
 send_all(kvp_space_t *sp, kvp_segment_t *g)
 {

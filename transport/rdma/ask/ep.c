@@ -22,8 +22,8 @@
 #define POLLS_A_TURN 64u
 #define TODO_MAX (8 * KVP_RDMA_SENDS) /* the most accepted transfers that wait to be posted */
 
-/* Returns the transfer of a work. A READ that only flushes writes uses the key of the last write before it, and so has
- * the transfer of that write. NULL = that write has completed. */
+/* Returns the transfer of a work. A READ that only flushes writes has the key, and so the transfer, of the last write
+ * before it. NULL = that write has completed. */
 static kvp_xfer_t *
 transfer_of(const kvp_rdma_rail_t *rail, uint64_t number)
 {

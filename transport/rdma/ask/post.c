@@ -242,7 +242,8 @@ post_slice(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, kvp_mrcursor_t *cursor, sli
     if (!is_devices) make_inline(rail, s, &q);
     if (q.n == 0) make_direct(rail, cursor, s, &q);
     if (q.n == 0 && !is_devices) make_copied(ep, rail, s, &q);
-    /* A returned adapter has lost this device memory. Over the next connection the bytes go through a bounce buffer. */
+    /* The adapter was removed and has returned: its registration of this device memory is lost, so no WRITE can be made
+     * of it. The connection is closed; over the next one the bytes go through a bounce buffer. */
     if (q.n == 0 && is_devices) kvp_rdma_ep_lose(ep, NULL, KVP_DISCONNECTED);
     if (q.n == 0) return false;
     if (kvp_rdma_rail_is_idle(rail)) kvp_rdma_rails_moved(rail, 0);

@@ -10,8 +10,8 @@
  * creates the rails. */
 void kvp_rdma_rails_learn(kvp_rdma_ep_t *ep, const kvp_rdma_answer_t *answer);
 
-/* kvp_rdma_rails_open_again connects a rail again whose answer could not be used: the peer refused our MTU, or this
- * thread read the answer too late. */
+/* kvp_rdma_rails_open_again connects a rail again if the peer refused our MTU, or if this thread read the peer's answer
+ * too late. */
 kvp_err_t kvp_rdma_rails_open_again(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail) KVP_MUST_USE;
 
 /* kvp_rdma_rails_pick chooses the rail for a transfer's next slice, which begins at offset off. NULL: the slice must

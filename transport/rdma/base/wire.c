@@ -165,7 +165,8 @@ kvp_rdma_answer_decode(const uint8_t *src, size_t len, kvp_rdma_answer_t *out)
 
     if (err != KVP_OK) return err;
     if (len > KVP_RDMA_ANSWER_MAX)
-        len = KVP_RDMA_ANSWER_MAX; /* a connection carries no more bytes, and none of our answers is longer */
+        /* RDMA's connection manager carries at most this many bytes of private data, and no answer of ours is longer */
+        len = KVP_RDMA_ANSWER_MAX;
     if (len < ANSWER_BYTES || src[25] > KVP_RDMA_RAILS_MAX || take_uint(src + 6, 2) > 1000) return KVP_PROTO;
     /* the padding between the fields is zeroed as well, because answers are compared with memcmp */
     memset(out, 0, sizeof *out);
