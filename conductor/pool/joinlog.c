@@ -88,7 +88,7 @@ struct kvp_joinlog {
     pass_t *pass;
     uint32_t rest_flushes; /* number of flushes until the next rewrite may begin */
     uint64_t kept_bytes; /* length of the file after its last rewrite */
-    bool wants_load, is_crowded; /* flags: a load is due; the rewrite drops unregistered joins */
+    bool wants_load, is_crowded; /* flags: the file must be loaded; a rewrite leaves out unregistered joins */
     /* The state of the log's disk job. While is_busy is set, the fields below belong to the disk's thread. */
     bool is_busy;
     job_kind_t job_kind;

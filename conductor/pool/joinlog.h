@@ -29,7 +29,7 @@ typedef struct {
     void (*load)(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place);
     /* callback at the end of a load; is_whole false: an error ended the load, and it will be repeated */
     void (*end)(void *arg, bool is_whole);
-    /* callback of a rewrite: returns whether the position is kept */
+    /* callback of a rewrite: returns whether the new file gets the position, too */
     bool (*keep)(void *arg, const kvp_joinlog_join_t *join, const kvp_joinlog_place_t *place);
     void *arg;
 } kvp_joinlog_ops_t;

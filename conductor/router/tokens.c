@@ -54,7 +54,7 @@ struct kvp_tokens {
     size_t kept_bytes, sweep;
     kvp_digestmap_t servers; /* packed server_t of each server, by the hash of its URL */
     uint64_t swept_ns;
-    uint64_t offers; /* count over all queries of servers offered with an equal load; chooses one of them in turn */
+    uint64_t offers; /* number of offers of servers with an equal load, by which such servers are chosen in turn */
     kvp_list_t queue; /* queries that the thread has not taken yet */
     uint32_t asks_n; /* number of queries in the queue and at the thread */
     bool is_over;

@@ -50,7 +50,8 @@ typedef struct kvp_obj {
     uint64_t slack : 16; /* bytes between the payload's end and the extent's end */
     uint16_t probe_since, probe_until; /* if has_probe: first and last tick of the probes' protection */
     uint16_t tickets : 15; /* number of clients' holds and reservations; > 0 = the object must not be evicted */
-    uint16_t is_used_since : 1; /* flag: object used since its put, write to a tier, or the tier's choice to keep it */
+    /* flag: the object was used since its put, since its last write to a tier, and since the tier last kept it */
+    uint16_t is_used_since : 1;
     uint16_t state : 3;
     uint16_t list : 3; /* kvp_objlist_kind_t */
     uint16_t has_ext : 1;
