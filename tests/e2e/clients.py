@@ -234,7 +234,7 @@ def work(seconds, *enough, more=30):
     is missing.
     """
     begun = time.monotonic()
-    time.sleep(seconds)
+    time.sleep(max(0, seconds))
     while time.monotonic() - begun < seconds + more * SLOW and not all(is_so() for is_so in enough):
         time.sleep(0.1)
 

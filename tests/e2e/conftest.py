@@ -33,6 +33,7 @@ SAN = os.environ.get("KVPOOL_TEST_SAN", "")
 RDMA = [at for at in os.environ.get("KVPOOL_TEST_RDMA", "").split(",") if at]
 TLS = os.environ.get("KVPOOL_TEST_TLS") == "1"
 SLOW = 4 if SAN or RDMA else 1  # how much longer everything may take
+PAUSES_S = 5  # what wait_until adds: on a busy machine any process may stand still for a second, more than once
 MEMORY = "16MiB" if RDMA else "64MiB"  # of a node; to register it is most of what its start takes in the guest
 
 # What needs the devices, and the links under them; and what needs the wheel in this interpreter.
@@ -85,8 +86,8 @@ def read_log_line(line):
 
 
 def wait_until(condition, timeout=10.0, what="condition"):
-    """Polls condition until it returns something true, which is returned; fails after timeout seconds."""
-    end = time.monotonic() + timeout * SLOW
+    """Polls condition until it returns something true, which is returned; fails after timeout seconds and PAUSES_S."""
+    end = time.monotonic() + timeout * SLOW + PAUSES_S
     while True:
         value = condition()
         if value:

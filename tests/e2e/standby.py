@@ -157,6 +157,11 @@ class Masters:
         """Until n masters are in sync, the leader included."""
         wait_until(lambda: len(self.status(self.wait_leader()).get("insync", [])) == n, timeout, f"{n} masters to be in sync")
 
+    def switch(self):
+        """Has another master lead. A standby that stands still for a moment may not take the lead in time: then the leader says so, and is
+        asked again. Returns what the tool printed."""
+        return wait_until(lambda: (got := self.kvpool("master", "switch", "--json")).rc == 0 and got.json, 20, "a switch")
+
     def kvpool(self, verb, *args, stdin=b"", timeout=30 * SLOW, at=None):
         return self.bench.run("kvpool", verb, "--master", at or self.addr, *args, stdin=stdin, timeout=timeout)
 

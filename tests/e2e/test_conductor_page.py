@@ -22,7 +22,7 @@ def test_page(conductor, publishers, browser):  # noqa: F811
     browser.shows("0 publishers")
     p = publishers()
     conductor.register(p, instance_id="<img src=x>")
-    subscribed(conductor)
+    subscribed(conductor, p)
     browser.shows("<img src=x>")
     messages = read("int")[:5]
     for payload, _ in messages:

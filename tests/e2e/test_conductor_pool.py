@@ -4,7 +4,8 @@ stands where, and all ranks' parts are there; on memory, on SSD; over the ends o
 """
 import hashlib
 import os
-import time
+import pathlib
+import struct
 
 import pytest
 
@@ -13,7 +14,7 @@ from kvevents import pack
 from standby import Masters, needs_etcd
 from test_conductor import BLOCK, Conductor, Publisher, publishers, subscribed  # noqa: F401: the fixture
 from test_pool_events import endpoints, options
-from test_tier import MEMORY, SSD, ssd_of
+from test_tier import MEMORY, SSD, ssd_of, written
 from clients import figures
 
 PREFIX = "run@tiny"
@@ -73,8 +74,7 @@ def site(make_pool, bench, publishers):  # noqa: F811
     conductor, engine = Conductor(bench), publishers()
     register_pool(conductor, at)
     conductor.register(engine, backends=[{"backend_id": "kvpool", "key_prefix": PREFIX, "ranks": 2}])
-    wait_until(lambda: [s["state"] for s in conductor.ask("/services")[1]] == ["live", "live"], 5, "both subscriptions")
-    time.sleep(0.1)
+    subscribed(conductor, engine)
     return pool, conductor, engine, at
 
 
@@ -114,8 +114,7 @@ def test_connectors_own_events(site, publishers):  # noqa: F811
     pool, conductor, engine, at = site
     alone = publishers()
     conductor.register(alone, instance_id="alone")
-    wait_until(lambda: conductor.ask("/services")[1][2]["state"] == "live", 5, "the subscription")
-    time.sleep(0.1)
+    subscribed(conductor, alone)
     for publisher in (engine, alone):
         publisher.publish(stored(4, 2, medium="cpu"))
     wait_until(lambda: conductor.matched(tokens_of(4, 2), instance="alone").get("CPU") == 2 * BLOCK, 5, "the event")
@@ -134,14 +133,23 @@ def test_over_the_end_of_the_conductor(make_pool, bench, publishers):  # noqa: F
     conductor, engine = Conductor(bench, *data), publishers(replays=False)
     register_pool(conductor, at)
     conductor.register(engine, backends=[{"key_prefix": PREFIX}], additionalsalt="s")
-    wait_until(lambda: [s["state"] for s in conductor.ask("/services")[1]] == ["live", "live"], 5, "both subscriptions")
-    time.sleep(0.1)
+    subscribed(conductor, engine)
     engine.publish(stored(1, 4))
     for i in range(4):
         pool.put(key(1, i), b"x" * 100)
     wait_until(lambda: conductor.matched(tokens_of(1, 4), "s").get("CPU") == 4 * BLOCK, 10, "the match")
+
+    def places():
+        """How many the file has: its third kind of records."""
+        data, at, n = pathlib.Path(f"{bench.home}/conductor/joins").read_bytes(), 0, 0
+        while at < len(data):
+            length, kind = struct.unpack_from("<II", data.ljust(at + 8, b"\0"), at)
+            at += 16 + length
+            n += kind == 3 and at <= len(data)
+        return n
+
+    wait_until(lambda: places() == 4, 10, "the places to be on the disk")
     for how in ("terminate", "kill9", "publishers", "torn"):
-        time.sleep(0.2)
         (conductor.daemon.terminate if how == "terminate" else conductor.daemon.kill9)()
         if how == "torn":
             with open(f"{bench.home}/conductor/joins", "r+b") as f:
@@ -190,24 +198,27 @@ def test_over_the_end_of_the_leader(bench, publishers):  # noqa: F811
     for i, at in enumerate(pool.at):
         register_pool(conductor, at, f"master-{i}")
     conductor.register(engine, backends=[{"key_prefix": PREFIX}])
-    wait_until(lambda: [s["state"] for s in conductor.ask("/services")[1]] == ["live"] * 4, 10, "the subscriptions")
-    time.sleep(0.3)
+    subscribed(conductor, engine)
     engine.publish(stored(1, 4))
     engine.publish(removed(1, 4))
+
+    def kvpool(*words, stdin=b""):
+        assert pool.kvpool(*words, "--deadline", "20s", stdin=stdin).rc == 0
+
     for i in range(3):
-        pool.kvpool("put", key(1, i), stdin=b"x" * 100)
+        kvpool("put", key(1, i), stdin=b"x" * 100)
     wait_match(conductor, 1, 4, longest_matched=3, CPU=3)
     first = pool.wait_leader()
     pool.masters[first].kill9()
     pool.wait_leader()
-    pool.kvpool("put", key(1, 3), stdin=b"x" * 100)
+    kvpool("put", key(1, 3), stdin=b"x" * 100)
     wait_match(conductor, 1, 4, timeout=30, longest_matched=4, CPU=4)
-    pool.kvpool("rm", key(1, 1))
+    kvpool("rm", key(1, 1))
     wait_match(conductor, 1, 4, timeout=5, longest_matched=1)
     pool.again(first)
     pool.wait_insync(3)
-    assert pool.kvpool("master", "switch").rc == 0
-    pool.kvpool("put", key(1, 1), stdin=b"x" * 100)
+    pool.switch()
+    kvpool("put", key(1, 1), stdin=b"x" * 100)
     wait_match(conductor, 1, 4, timeout=30, longest_matched=4)
 
 
@@ -227,7 +238,7 @@ def test_on_ssd(make_pool, bench, publishers):  # noqa: F811
     wait_match(conductor, 1, 8, longest_matched=8, CPU=8)
     for n in range(24):
         pool.put(f"more/{n}", b"y" * (1 << 20))
-        time.sleep(0.02)
+        wait_until(lambda: written(pool), 10, "the SSD to have what leaves memory")
     wait_match(conductor, 1, 8, timeout=20, longest_matched=8, DISK=8)
     assert conductor.matched(tokens_of(1, 8))["CPU"] < 8 * BLOCK
 
@@ -244,8 +255,7 @@ def test_drift_and_another_source(conductor_alone, publishers):  # noqa: F811
     for name, publisher in (("a", a), ("b", b)):
         register_pool(conductor, (publisher.pub.endpoint, publisher.router.endpoint), name)
     conductor.register(engine, backends=[{"key_prefix": PREFIX}])
-    wait_until(lambda: [s["state"] for s in conductor.ask("/services")[1]] == ["live"] * 3, 5, "the subscriptions")
-    time.sleep(0.3)
+    subscribed(conductor, a, b, engine)
     engine.publish(stored(1, 2))
     engine.publish(removed(1, 2))
     a.publish(pool_event("stored", 1, object_key=key(1, 0)))

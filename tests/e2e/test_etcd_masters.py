@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import ssl
+import statistics
 import subprocess
 import urllib.error
 import urllib.request
@@ -72,11 +73,11 @@ def test_masters_that_move(masters):
 def test_cluster(masters):
     """Fails if the cluster's name is not taken from where it is given first, or nothing says what is wrong."""
     assert masters.kvpool("exists", "k", "--cluster", "test", "--deadline", "5s").rc == 1
-    got = masters.kvpool("stat", "--cluster", "other", "--deadline", "500ms")
+    got = masters.kvpool("stat", "--cluster", "other", "--deadline", "2s")
     assert got.rc == 3 and "it knows no master of this cluster" in got.err
     assert masters.kvpool("stat", "--cluster", "a/b").rc == 2
     assert masters.kvpool("stat", at="etcd://127.0.0.1").rc == 2
-    got = masters.kvpool("stat", "--deadline", "500ms", at=f"etcd://127.0.0.1:{free_ports(1)[0]}")
+    got = masters.kvpool("stat", "--deadline", "2s", at=f"etcd://127.0.0.1:{free_ports(1)[0]}")
     assert got.rc == 3 and "etcd at http://127.0.0.1:" in got.err
     with_cluster(masters.bench, KVPOOL_CLUSTER="", MC_STORE_CLUSTER_ID="test")
     assert masters.kvpool("exists", "k").rc == 1
@@ -85,15 +86,18 @@ def test_cluster(masters):
 def test_switch(masters):
     """Fails if a switch does not tell who led and who leads, or one that cannot be ends with another code than docs say."""
     was = masters.wait_leader()
-    told = masters.kvpool("master", "switch", "--json").json
+    told = masters.switch()
     assert set(told) == set(words(of_verb("master switch")))
     assert told["from"] == masters.masters[was].listen and told["to"] == masters.masters[masters.wait_leader()].listen
     assert told["term"] == masters.leader_status()["term"]
     # Again at once, also back to one that gave it up a moment ago.
+    took_ms = []
     for _ in range(4):
-        again = masters.kvpool("master", "switch", "--json").json
-        assert again["from"] == told["to"] and again["elapsed_ms"] < 1000 * SLOW
+        again = masters.switch()
+        assert again["from"] == told["to"]
+        took_ms.append(again["elapsed_ms"])
         told = again
+    assert statistics.median(took_ms) < 1000 * SLOW, took_ms
     was = masters.wait_leader()
     # One address does not tell who leads next, and two that do not lead are no masters to be told.
     at = masters.masters[was].listen
@@ -122,7 +126,7 @@ def test_what_raises_the_term(bench):
     """Fails if a peer deposes the leader, by a term that it says it obeys or by a switch soon after the election; or if a leader goes on
     below the term in etcd's key, or the next one leads in a term that is not above it."""
     with_cluster(bench)
-    masters = KnownByEtcd(bench, n=2, nodes=1, switch_after="10s")
+    masters = KnownByEtcd(bench, n=2, nodes=1, switch_after="60s")
     was = masters.wait_leader()
     at, term = masters.masters[was].listen, masters.leader_status()["term"]
     # Each beat is refused, and its connection closed.
@@ -132,7 +136,7 @@ def test_what_raises_the_term(bench):
         assert beat[0].err == mount[0].err == LIMIT and "etcd gave this master its term" in mount[0].detail
     masters.wait_insync(2)
     got = masters.kvpool("master", "switch", "--deadline", "1s")
-    assert got.rc == 1 and re.search("less than 10 s: a switch is possible in [0-9.]+ s", got.err), got
+    assert got.rc == 1 and re.search("less than 60 s: a switch is possible in [0-9.]+ s", got.err), got
     assert masters.leader() == was and masters.leader_status()["term"] == term
     key, value = (b64encode(x.encode()).decode() for x in ("/kvpool/test/term", "50"))
     masters.etcd.members[0].post("/v3/kv/put", json.dumps({"key": key, "value": value}))

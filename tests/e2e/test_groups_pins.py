@@ -52,7 +52,7 @@ def test_groups_are_found_by_prefix(pool):
     for g in range(4):
         n = 2 if g != 2 else 1
         assert client(f"bput m{g}/ 0 {n} {4 * KIB} group=chain{g} members=2")["results"] == {"OK": n}
-    got = client("prefix chain 0 4 groups=1 ttl=5000")
+    got = client("prefix chain 0 4 groups=1 ttl=60000")
     assert (got["found"], got["granted"]) == (2, 2), got
     assert client("remove m0/1")["err"] == "HELD"
     assert client("remove m3/1")["err"] == "OK"
@@ -115,7 +115,7 @@ def test_hard_pins_stay_and_fill_a_pool(pool):
     assert fits >= 60
     got = client(f"bput one-more/ 0 1 {LEN} deadline=8000")
     assert got["results"] == {"NO_SPACE": 1}, got
-    assert got["ms"] < 2000 * SLOW, got
+    assert got["ms"] < 5000 * SLOW, got
     assert exist(client, "hard/", 64) == fits
     assert client("remove hard/5")["err"] == "OK"
     assert client(f"bput one-more/ 0 1 {LEN}")["results"] == {"OK": 1}

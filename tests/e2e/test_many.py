@@ -68,7 +68,7 @@ def test_remove_by_regex(pool, filled):
     leaves it with force; or if the space does not come back.
     """
     holder = Shell(pool.bench, pool.addr, "holder")
-    assert holder("lookup many/ 10 10 ttl=10000")["granted"] == 10
+    assert holder("lookup many/ 10 10 ttl=60000")["granted"] == 10
     pattern = r"/1\d*[05]$"
     match = {k for k in names(range(MANY)) if re.search(pattern, k)}
     held = match & names(range(10, 20))
@@ -91,7 +91,7 @@ def test_remove_all(pool, filled):
     all of it does not come back.
     """
     holder = Shell(pool.bench, pool.addr, "holder")
-    assert holder("lookup many/ 0 50 ttl=10000")["granted"] == 50
+    assert holder("lookup many/ 0 50 ttl=60000")["granted"] == 50
     got = filled("all", 60)
     assert got["err"] == "OK" and got["removed"] == MANY - 50 and got["held"] == 50, got
     assert set(listed(filled, pool.bench, 4096)[0]) == names(range(50))
@@ -111,7 +111,7 @@ def test_remove_of_many_keys(pool, filled):
     """
     holder = Shell(pool.bench, pool.addr, "holder")
     n, at = MANY * 3 // 5, MANY // 5
-    assert holder(f"lookup many/ {at} 10 ttl=10000")["granted"] == 10
+    assert holder(f"lookup many/ {at} 10 ttl=60000")["granted"] == 10
     got = filled(f"bremove many/ 0 {n}")
     assert (got["err"], got["removed"], got["held"], got["absent"]) == ("OK", n - 10, 10, 0), got
     assert set(listed(filled, pool.bench, 4096)[0]) == names([*range(at, at + 10), *range(n, MANY)])

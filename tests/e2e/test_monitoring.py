@@ -87,7 +87,7 @@ class Prometheus:
             assert n == 1, job
         assert set(at) == set(re.findall(r"job_name: (\S+)", config))
         (self.dir / "prometheus.yml").write_text(re.sub(r"_interval: 15s", "_interval: 1s", config))
-        (self.dir / "alerts.yml").write_text(re.sub(r"for: \d+[sm]", "for: 1s", ALERTS))
+        (self.dir / "alerts.yml").write_text(re.sub(r"for: \d+[sm]", "for: 2s", ALERTS))
         bench.daemons.append(Daemon("prometheus", [
             "prometheus", f"--config.file={self.dir}/prometheus.yml", f"--web.listen-address={self.at}", f"--storage.tsdb.path={self.dir}/data"],
             bench.env(), bench.home))

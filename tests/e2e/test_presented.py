@@ -86,7 +86,7 @@ def test_reservation_outlives_the_master(full):
     """Fails if, after kill -9 of the master and a start with the same data directory, a put evicts what is reserved, or what
     is not stays; or if giving the reservation back does not end it.
     """
-    got = full.client(f"lookup kept/ 0 {KEPT}")
+    got = full.client(f"lookup kept/ 0 {KEPT} ttl=60000")
     assert (got["found"], got["granted"]) == (KEPT, KEPT)
     begun = time.monotonic()
     restart(full)
@@ -121,7 +121,7 @@ def test_reservation_outlives_a_cut(full):
     """Fails if a reservation ends with its connection, though its client is back at once."""
     relay = Relay(full.addr)
     client = Shell(full.bench, relay.addr, "far", **PATHS["tcp"])
-    assert client(f"lookup kept/ 0 {KEPT}")["granted"] == KEPT
+    assert client(f"lookup kept/ 0 {KEPT} ttl=60000")["granted"] == KEPT
     relay.cut()
     wait_until(lambda: figures(full.master)["presented"] == KEPT, 5, "the reservation to be presented")
     assert full.other("remove kept/0")["err"] == "HELD"

@@ -59,7 +59,7 @@ def wake(server):
     server.release.set()
 
 
-def ask(proxy, body=PROMPT, secs=0.4):
+def ask(proxy, body=PROMPT, secs=2):
     """Whether a client with that much patience is answered."""
     text = json.dumps(body).encode()
     with socket.create_connection(proxy.at, timeout=secs * SLOW) as s, contextlib.suppress(TimeoutError):
@@ -106,7 +106,7 @@ def test_hung_server_is_left_out(bench, servers):
     wake(hung)
     for proxy in proxies:
         wait_until(lambda: not is_left_out(proxy, hung), 20, "the server to be back")
-        assert all(ask(proxy, secs=5) for _ in range(6)) and time.monotonic() - begun < 20 * SLOW
+        assert all(ask(proxy, secs=5) for _ in range(6)) and time.monotonic() - begun < 30 * SLOW
         wait_until(lambda: all(s["open"] == 0 for s in proxy.servers("GET")[1]["servers"]), 5, "the load to fall")
     assert len(hung.asked) >= asked + 2
 
@@ -121,7 +121,7 @@ def test_stopped_server_is_left_out(bench, servers, policy):
         assert ask(proxy, secs=5)
     stopped.proc.send_signal(signal.SIGSTOP)
     wait_until(lambda: proc_state(stopped.proc.pid) == "T", 5, "the server to stop")
-    answers = [ask(proxy, secs=1) for _ in range(20)]
+    answers = [ask(proxy) for _ in range(20)]
     assert answers.count(False) <= 4, answers
     if policy == "round-robin":
         wait_until(lambda: is_left_out(proxy, stopped), 10, "the server to be left out")

@@ -162,7 +162,7 @@ def test_transfer_to_nobody_ends_in_time(monkeypatch):
         for peer in ("127.0.0.1:1", f"127.0.0.1:{silent.getsockname()[1]}", "no.such.host.invalid:7", "nonsense", ""):
             begin = time.monotonic()
             assert engine.transfer_sync_write(peer, memory.ctypes.data, 4096, 64) == -1
-            assert time.monotonic() - begin < 8 * SLOW, peer
+            assert time.monotonic() - begin < 12 * SLOW, peer
 
 
 class Counter:

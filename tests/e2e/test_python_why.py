@@ -98,7 +98,7 @@ def test_evicted_around_an_ssd(pool):
         pool.put("member", bytes(512 * KIB), "--group", "solo/0/0")
         for i in range(300):  # paced, so that the SSD keeps up
             handle.put(f"paced/{i}", bytes(512 * KIB))
-            time.sleep(0.005)
+            wait_until(lambda: i % 10 or (lambda f: f["demoted"] + f["demotes_refused"] == f["demotes"])(figures(pool.master)), 10, "the SSD")
         assert_why(pool, "old", "evicted_from_ssd", "SSD")
     told = [pool.kvpool("why", "--json", f"paced/{i}").json["found"][0] for i in range(0, 300, 10)]
     on_ssd = [t for t in told if t.get("copies") and all(c["tier"] == "ssd" for c in t["copies"])]
@@ -113,19 +113,19 @@ def test_evicted_because_nobody_asked(pool):
     assert_why(pool, "fill/0", "evicted_unused", "no client had asked for it")
 
 
-@pytest.mark.pool(nodes=2, memory="32MiB", node_args=("--keeper", "none"), master_args=("--node-forget", "3s"))
+@pytest.mark.pool(nodes=2, memory="32MiB", node_args=("--keeper", "none"), master_args=("--node-forget", "10s"))
 def test_node_that_is_away_and_lost(pool):
     with kvpool.Pool(pool.addr) as handle:
         for i in range(16):
             handle.put(f"k{i}", bytes(KIB))
         key = next(f"k{i}" for i in range(16) if handle.where(f"k{i}")["copies"][0]["node"] == "node2")
     pool.nodes[1].kill9()
-    wait_until(lambda: pool.kvpool("why", "--json", key).json["found"][0]["cause"] == "node_away", 2, "the node to be away")
+    wait_until(lambda: pool.kvpool("why", "--json", key).json["found"][0]["cause"] == "node_away", 5, "the node to be away")
     told = assert_why(pool, key, "node_away", "not connected: node2")
     text = pool.kvpool("where", key).text
     assert "copy        node node2, memory, lost\n" in text and "last use    n" in text and told["used_ms"] <= told["age_ms"]
     assert re.search(r"^  node2 +lost +- ", pool.kvpool("node", "ls").text, re.M)
-    wait_until(lambda: pool.kvpool("why", "--json", key).json["found"][0]["cause"] == "lost_node", 10, "the node to be forgotten")
+    wait_until(lambda: pool.kvpool("why", "--json", key).json["found"][0]["cause"] == "lost_node", 20, "the node to be forgotten")
     assert_why(pool, key, "lost_node", "on node node2")
 
 

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Slow calls: one line with where the time went, at the master and at the library, limited in rate and counted."""
+import concurrent.futures
 import re
-import threading
 import time
 
 import pytest
 
-from clients import Shell
+from clients import Shell, figures
 from conftest import read_log_line, wait_until
 from standby import Masters, needs_etcd
 
 STOPPED_S = 2
-SLOW_MS = 500  # of that, what must be found; the rest is for the start of the command
+SLOW_MS = 500  # of that, what must be found
 
 
 def slow_lines(log, part):
@@ -23,15 +23,18 @@ def counted(master):
     return int(re.search(r"^kvpool_master_slow_calls_total (\d+)", master.http_get("/metrics")[1], re.M).group(1))
 
 
-def while_stopped(daemon, call):
-    """The result of call(), during whose first STOPPED_S the daemon is stopped."""
+def while_stopped(daemon, counts, call):
+    """The result of call(), during which the daemon is stopped, for STOPPED_S from when counts() shows that the call is under way."""
+    before = counts()
     daemon.freeze()
-    timer = threading.Timer(STOPPED_S, daemon.thaw)
-    timer.start()
-    try:
-        return call()
-    finally:
-        timer.join()
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        try:
+            result = threads.submit(call)
+            wait_until(lambda: counts() > before, 20, "the call to be under way")
+            time.sleep(STOPPED_S)
+        finally:
+            daemon.thaw()
+        return result.result()
 
 
 @needs_etcd
@@ -44,16 +47,16 @@ def test_put_that_waits_for_a_standby(bench):
     lead = masters.wait_leader()
     leader, standby = masters.masters[lead], masters.masters[1 - lead]
     before = counted(leader)
-    r = while_stopped(standby, lambda: bench.run("kvpool", "put", "--master", masters.addr, "--deadline", "10s", "key", stdin=b"x" * 1000,
-                                                 env={"KVPOOL_SLOW_CALL": "100ms"}))
+    r = while_stopped(standby, lambda: figures(leader)["put_begins"], lambda: bench.run(
+        "kvpool", "put", "--master", masters.addr, "--deadline", "20s", "key", stdin=b"x" * 1000, env={"KVPOOL_SLOW_CALL": "100ms"}))
     assert r.rc == 0, r
     leader.wait_log('msg="slow call" call=put_commit')
     line = max(slow_lines(leader.log(), "master"), key=lambda found: int(found["ms"]))
     assert (line["call"], line["waits_for"]) == ("put_commit", "the log and standbys"), line
-    assert int(line["wait_ms"]) >= SLOW_MS and int(line["wait_ms"]) >= int(line["ms"]) - 50, line
+    assert int(line["wait_ms"]) >= SLOW_MS and int(line["wait_ms"]) >= int(line["ms"]) / 2, line
     assert counted(leader) > before
-    [line] = slow_lines(r.err, "client")
-    assert line["call"] == "batch_put" and line["keys"] == "1" and line["error"] == "OK" and int(line["master_ms"]) >= SLOW_MS, line
+    [line] = [it for it in slow_lines(r.err, "client") if it["call"] == "batch_put"]
+    assert line["keys"] == "1" and line["error"] == "OK" and int(line["master_ms"]) >= SLOW_MS, line
 
 
 @pytest.mark.pool(nodes=1)
@@ -62,10 +65,10 @@ def test_get_that_waits_for_a_node(pool):
     assert pool.put("key", b"x" * 1000).rc == 0
     env = {"KVPOOL_TRANSPORTS": "tcp", "KVPOOL_SLOW_CALL": "100ms"}
     assert pool.kvpool("get", "key", env={**env, "KVPOOL_SLOW_CALL": "1m"}).rc == 0
-    r = while_stopped(pool.nodes[0], lambda: pool.kvpool("get", "--deadline", "20s", "key", env=env))
+    r = while_stopped(pool.nodes[0], lambda: figures(pool.master)["gets"], lambda: pool.kvpool("get", "--deadline", "20s", "key", env=env))
     assert r.rc == 0 and r.out == b"x" * 1000, r
-    [line] = slow_lines(r.err, "client")
-    assert line["call"] == "get" and int(line["node_ms"]) >= SLOW_MS and int(line["copy_ms"]) < 100, line
+    [line] = [it for it in slow_lines(r.err, "client") if it["call"] == "get"]
+    assert int(line["node_ms"]) >= SLOW_MS and int(line["copy_ms"]) <= int(line["ms"]) - SLOW_MS, line
     r = pool.kvpool("get", "key", env={**env, "KVPOOL_SLOW_CALL": "soon"})
     assert r.rc == 2 or "KVPOOL_SLOW_CALL" in r.err, r
 

@@ -32,7 +32,7 @@ class Rig:
         self.bench, self.pool, self.is_preloaded = bench, pool, is_preloaded
         self.dir = ssd_of(bench)
         self.start()
-        self.client = Shell(bench, pool.addr, "client", deadline=2000 * SLOW, **PATHS["tcp"])
+        self.client = Shell(bench, pool.addr, "client", deadline=8000 * SLOW, **PATHS["tcp"])
         pool.nodes = [self.node]
         put_all(pool, self.client, N)
 
@@ -93,10 +93,8 @@ def test_reads_that_fail(rig):
     assert rig.client(f"get k/20 {LEN}")["err"] == "NOT_FOUND" and rig.client("exists k/20")["exists"] == 0
     assert rig.client(f"get k/21 {LEN}")["intact"] and health(rig.node)["tier"] == "ok"
     rig.switch("eio-read").touch()
-    for i in range(8):
-        begun = time.monotonic()
-        got = rig.client(f"get k/{i} {LEN}")
-        assert got["err"] == "NOT_FOUND" and time.monotonic() - begun < 1 * SLOW, got
+    gets = [rig.client(f"get k/{i} {LEN}") for i in range(8)]
+    assert {got["err"] for got in gets} == {"NOT_FOUND"} and statistics.median(got["ms"] for got in gets) < 500 * SLOW, gets
     check_is_off(rig, "Input/output error")
     rig.check_memory(before)
     assert rig.client("bexist k/ 0 8")["exist"] == 0
@@ -115,7 +113,7 @@ def test_writes_that_fail(rig, how, error):
     rig.check_memory(before)
     begun = time.monotonic()
     found, wrong = get_all(rig.client, 64)
-    assert found == 0 and wrong == 0 and time.monotonic() - begun < 2 * SLOW, found
+    assert found == 0 and wrong == 0 and time.monotonic() - begun < 6 * SLOW, found
 
 
 @preloads
@@ -145,11 +143,10 @@ def test_a_device_that_hangs(rig, kinds):
     before = rig.memory_ms("before")
     for kind in kinds:
         rig.switch(f"stall-{kind}").touch()
-    begun = time.monotonic()
-    got = rig.client(f"get k/1 {LEN} deadline={1000 * SLOW}")
-    assert (got["err"] == "OK") == ("read" not in kinds) and time.monotonic() - begun < 1.5 * SLOW, got
+    got = rig.client(f"get k/1 {LEN}" + f" deadline={1000 * SLOW}" * ("read" in kinds))
+    assert (got["err"] == "OK") == ("read" not in kinds) and got["ms"] < 4000 * SLOW, got
     removed = rig.client("remove k/2")
-    assert removed["err"] == "OK" and removed["ms"] < 500 * SLOW, removed
+    assert removed["err"] == "OK" and removed["ms"] < 1900 * SLOW, removed  # a stall is noticed after 2 s
     rig.check_memory(before, 50)
     wait_until(lambda: health(rig.node)["tier"] == "stalled", 5 * SLOW, "the stall to be noticed")
     told = health(rig.node)
@@ -330,7 +327,7 @@ def test_a_device_of_its_own(make_pool, bench):
         try:
             rig.check_memory(before)
             removed = rig.client("remove k/2")
-            assert removed["err"] == "OK" and removed["ms"] < 500 * SLOW, removed
+            assert removed["err"] == "OK" and removed["ms"] < 1900 * SLOW, removed
             time.sleep(max(0, 2.5 - (time.monotonic() - begun)))
         finally:
             subprocess.run(["fsfreeze", "--unfreeze", path], check=True)

@@ -108,7 +108,7 @@ def test_a_standby_takes_over_and_hands_over(bench):
     assert kvpool("get", "a").out == b"1"
     assert kvpool("put", "b", stdin=b"2").rc == 0
     pool.wait_insync(2)
-    assert kvpool("master", "switch").rc == 0
+    wait_until(lambda: kvpool("master", "switch").rc == 0, 20, "a switch")
     assert kvpool("get", "b").out == b"2"
     assert kvpool("put", "c", stdin=b"3").rc == 0
 
@@ -282,7 +282,7 @@ def test_tls_at_a_plain_port_names_the_reason_at_both_ends(bench):
     master = bench.master()
     node = bench.node(master, "n1", "64MiB")
     certs = Certs(bench)
-    got = bench.run("kvpool", "whoami", "--master", master.listen, "--deadline", "1s", env=certs.env("writer"))
+    got = bench.run("kvpool", "whoami", "--master", master.listen, "--deadline", "3s", env=certs.env("writer"))
     assert got.rc == 3 and "it has no TLS" in got.err, got
     master.wait_log("the peer begins TLS, and this master has no --tls-cert")
     with Raw(node.listen, certs.ca) as raw:
@@ -317,7 +317,7 @@ def test_one_byte_a_second_ends_after_five_seconds(pool):
             if not raw.send(bytes([byte])) or raw.is_closed(1 / SLOW):
                 break
         assert raw.is_closed()
-        assert time.monotonic() - began < 8 * SLOW
+        assert time.monotonic() - began < 12 * SLOW
     pool.audit("what=TLS result=DEADLINE.*longer than 5 s")
     pool.still_serves()
 

@@ -4,7 +4,7 @@ import ctypes
 import ctypes.util
 import time
 
-PUB, SUB, DEALER, ROUTER = 1, 2, 5, 6
+XPUB, SUB, DEALER, ROUTER = 9, 2, 5, 6
 _LINGER, _RCVMORE, _LAST_ENDPOINT, _SNDHWM, _SUBSCRIBE, _RCVHWM = 17, 13, 32, 23, 6, 24
 _DONTWAIT, _SNDMORE, _POLLIN = 1, 2, 1
 _lib = ctypes.CDLL(ctypes.util.find_library("zmq") or "libzmq.so.5", use_errno=True)
