@@ -10,6 +10,7 @@ import json
 import logging
 import socket
 import struct
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
@@ -358,6 +359,11 @@ class Admin(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             self.rooms.release()
+
+    def handle_error(self, request, client_address):
+        """What a client does to its connection is no line in the log."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            log.exception("an answer failed")
 
     def start(self):
         threading.Thread(target=self.serve_forever, daemon=True).start()
