@@ -228,14 +228,15 @@ class AsyncPool:
         await self._call(Pool.put, key, value, replicas=replicas, pin=pin, upsert=upsert, wait=wait, lineage=lineage,
                          epoch=epoch, deadline=deadline, has_memory=True)
 
-    async def get(self, key: Key, *, fresh: bool = False, epoch: Optional[int] = None, deadline: Optional[float] = None) -> bytes:
+    async def get(self, key: Key, *, fresh: bool = False, epoch: Optional[int] = None, keep_here: bool = False,
+                  deadline: Optional[float] = None) -> bytes:
         """As Pool.get."""
-        return await self._call(Pool.get, key, fresh=fresh, epoch=epoch, deadline=deadline)
+        return await self._call(Pool.get, key, fresh=fresh, epoch=epoch, keep_here=keep_here, deadline=deadline)
 
     async def get_into(self, key: Key, target: Memory, *, fresh: bool = False, epoch: Optional[int] = None,
-                       deadline: Optional[float] = None) -> int:
+                       keep_here: bool = False, deadline: Optional[float] = None) -> int:
         """As Pool.get_into."""
-        return await self._call(Pool.get_into, key, target, fresh=fresh, epoch=epoch, deadline=deadline, has_memory=True)
+        return await self._call(Pool.get_into, key, target, fresh=fresh, epoch=epoch, keep_here=keep_here, deadline=deadline, has_memory=True)
 
     async def view(self, key: Key, *, deadline: Optional[float] = None) -> View:
         """As Pool.view: `with await pool.view("a") as memory`. Its release() does not block."""
@@ -267,9 +268,9 @@ class AsyncPool:
                                 groups=groups, lineages=lineages, epoch=epoch, deadline=deadline, has_memory=True)
 
     async def get_many(self, keys: Sequence[Key], targets: Sequence[Parts], *, fresh: bool = False,
-                       epoch: Optional[int] = None, deadline: Optional[float] = None) -> List[Union[int, Error]]:
+                       epoch: Optional[int] = None, keep_here: bool = False, deadline: Optional[float] = None) -> List[Union[int, Error]]:
         """As Pool.get_many."""
-        return await self._call(Pool.get_many, keys, targets, fresh=fresh, epoch=epoch, deadline=deadline, has_memory=True)
+        return await self._call(Pool.get_many, keys, targets, fresh=fresh, epoch=epoch, keep_here=keep_here, deadline=deadline, has_memory=True)
 
     async def exists_many(self, keys: Sequence[Key], *, deadline: Optional[float] = None) -> List[bool]:
         """As Pool.exists_many."""

@@ -242,15 +242,16 @@ class Pool:
         if err:
             raise self._put_error(err, key, value)
 
-    def get(self, key: Key, *, fresh: bool = False, epoch: Optional[int] = None, deadline: Optional[float] = None) -> bytes:
+    def get(self, key: Key, *, fresh: bool = False, epoch: Optional[int] = None, keep_here: bool = False,
+            deadline: Optional[float] = None) -> bytes:
         """Returns the value as bytes. NotFoundError. fresh: ask the master, even if the place is known. epoch: as for put, and
-        the master is asked."""
-        return self._found(self._raw.get(key, _ms(deadline), self._get_flags(fresh, epoch), epoch or 0), key)
+        the master is asked. keep_here: as fresh, and the pool makes a copy on a node of this host, if one has room."""
+        return self._found(self._raw.get(key, _ms(deadline), self._get_flags(fresh, epoch, keep_here), epoch or 0), key)
 
-    def get_into(self, key: Key, target: Memory, *, fresh: bool = False, epoch: Optional[int] = None,
+    def get_into(self, key: Key, target: Memory, *, fresh: bool = False, epoch: Optional[int] = None, keep_here: bool = False,
                  deadline: Optional[float] = None) -> int:
         """Copies the value into target, a writable object as for put, at least as long. Returns the length in bytes."""
-        return self._number(self._raw.get_into(key, target, _ms(deadline), self._get_flags(fresh, epoch), epoch or 0), key)
+        return self._number(self._raw.get_into(key, target, _ms(deadline), self._get_flags(fresh, epoch, keep_here), epoch or 0), key)
 
     def view(self, key: Key, *, deadline: Optional[float] = None) -> View:
         """Returns a View of the bytes. kvpool.Error NOTSUP if no copy is in this host's shared memory."""
@@ -299,10 +300,10 @@ class Pool:
         return [None if r == 0 else self._put_error(r, k, v) for r, k, v in zip(results, keys, values)]
 
     def get_many(self, keys: Sequence[Key], targets: Sequence[Parts], *, fresh: bool = False, epoch: Optional[int] = None,
-                 deadline: Optional[float] = None) -> List[Union[int, Error]]:
+                 keep_here: bool = False, deadline: Optional[float] = None) -> List[Union[int, Error]]:
         """Copies many objects into registered memory in one call. targets: as values of put_many, writable. Returns for each
         key the length in bytes or an Error."""
-        lengths = self._raw.batch_get(keys, targets, None, _ms(deadline), self._get_flags(fresh, epoch), epoch or 0)
+        lengths = self._raw.batch_get(keys, targets, None, _ms(deadline), self._get_flags(fresh, epoch, keep_here), epoch or 0)
         return [n if n >= 0 else self._error(n, k) for n, k in zip(lengths, keys)]
 
     def exists_many(self, keys: Sequence[Key], *, deadline: Optional[float] = None) -> List[bool]:
@@ -422,8 +423,8 @@ class Pool:
         return (_kvpool.FORCE if force else 0) | (_kvpool.WAIT if wait else 0)
 
     @staticmethod
-    def _get_flags(fresh: bool, epoch: Optional[int]) -> int:
-        return (_kvpool.FRESH if fresh else 0) | _of_epoch(epoch)
+    def _get_flags(fresh: bool, epoch: Optional[int], keep_here: bool) -> int:
+        return (_kvpool.FRESH if fresh else 0) | (_kvpool.KEEP_HERE if keep_here else 0) | _of_epoch(epoch)
 
     @staticmethod
     def _lookup_flags(prefetch: bool, groups: bool, epoch: Optional[int], places: bool) -> int:

@@ -43,6 +43,7 @@ add_flags(PyObject *module)
         {"WAIT", KVPOOL_WAIT},
         {"HEED_PROBES", KVPOOL_HEED_PROBES},
         {"FRESH", KVPOOL_FRESH},
+        {"KEEP_HERE", KVPOOL_KEEP_HERE},
         {"ALL_TENANTS", KVPOOL_ALL_TENANTS},
         {"GROUPS", KVPOOL_GROUPS},
         {"PREFETCH", KVPOOL_PREFETCH},

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import kvpool
-from conftest import own_s
+from conftest import own_s, wait_until
 from kvpool import _kvpool
 
 
@@ -442,3 +442,20 @@ def test_programs_of_the_wheel(bench):
         assert out.returncode == 0 and kvpool.__version__ in out.stdout, program
     done = subprocess.run([f"{folder}/kvpool", "no-such-verb"], capture_output=True, timeout=30)
     assert done.returncode == 2
+
+
+@pytest.mark.pool(nodes=0)
+def test_a_get_that_keeps_a_copy_here(pool):
+    """Fails if get, get_into or get_many with keep_here makes no copy on the reader's host."""
+    pool.add_node("a", "64MiB", "--host-id", "host-a")
+    target = np.zeros(1000, np.uint8)
+    with kvpool.Pool(pool.addr, host_id="host-b") as handle:
+        for key in ("one", "into", "many"):
+            handle.put(key, block(1, 1000))
+        pool.add_node("b", "64MiB", "--host-id", "host-b")
+        handle.register(target)
+        handle.get("one", keep_here=True)
+        assert handle.get_into("into", target, keep_here=True) == 1000
+        assert handle.get_many(["many"], [target], keep_here=True) == [1000]
+        for key in ("one", "into", "many"):
+            wait_until(lambda key=key: {copy["node"] for copy in handle.where(key)["copies"]} == {"a", "b"}, 30, f"the copy of {key}")
