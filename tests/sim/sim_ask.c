@@ -114,6 +114,10 @@ ask_encode(sim_t *s, thread_t *t)
     bool has_keys = t->call != CALL_REMOVE_MANY && t->call != CALL_BUMP;
     size_t at;
 
+    if (t->call == CALL_TASK) {
+        task_encode(s, t);
+        return;
+    }
     remove.n = exists.n = lookup.n = t->n;
     remove.force = remove_many.force = t->is_forced;
     remove.wait = t->waits;

@@ -11,6 +11,7 @@
 
 #define PROOF_NS (20 * SEC)
 #define FRESH_PER_MILLE 100u /* gets that heed no known location */
+#define TASK_PAUSE_NS (3 * MS) /* between two questions about one */
 #define HOST_PER_MILLE 600u /* objects whose sum may be taken before they are sent */
 
 static void end_call(sim_t *s, thread_t *t);
@@ -182,18 +183,12 @@ begin_call(sim_t *s, thread_t *t)
     thread_go(s, t);
 }
 
-static void
-take_plain(sim_t *s, thread_t *t, const kvp_frame_t *f)
-{
-    ask_take(s, t, f);
-    end_call(s, t);
-}
-
 /* ---- steps */
 static void
 on_timeout(sim_t *s, void *arg, uint64_t seq)
 {
     thread_t *t = arg;
+    const bool goes_on = t->call == CALL_PUT || t->call == CALL_GET || t->wait == WAIT_TIME;
 
     if (t->wait_seq != seq) return;
     switch (t->wait) {
@@ -211,10 +206,7 @@ on_timeout(sim_t *s, void *arg, uint64_t seq)
         break;
     }
     wait_for(t, WAIT_NOTHING);
-    if (t->call == CALL_PUT || t->call == CALL_GET)
-        thread_go(s, t);
-    else
-        end_call(s, t);
+    (goes_on ? thread_go : end_call)(s, t);
 }
 
 /* at_ns is by the client's clock. */
@@ -225,6 +217,17 @@ wait_until(sim_t *s, thread_t *t, wait_t wait, uint64_t at_ns)
 
     wait_for(t, wait);
     sim_at(s, &t->client->party, s->now + (at_ns > now ? at_ns - now : 0), on_timeout, t, t->wait_seq);
+}
+
+static void
+take_plain(sim_t *s, thread_t *t, const kvp_frame_t *f)
+{
+    if (t->call == CALL_TASK && !task_take(t, f) && thread_now(s, t) < t->deadline_ns) {
+        wait_until(s, t, WAIT_TIME, thread_now(s, t) + TASK_PAUSE_NS);
+        return;
+    }
+    ask_take(s, t, f);
+    end_call(s, t);
 }
 
 /* True where there is one; else the thread waits. */
@@ -511,7 +514,7 @@ tell_oracle(sim_t *s, thread_t *t)
             if (t->err == KVP_OK) tell_got(s, t, i);
         }
         TRACE(s, "%s.%u %s %s -> %s put %lu", t->client->party.name, t->number,
-              (const char *const[]){"put", "get", "remove", "remove many", "exists", "lookup", "bump"}[t->call],
+              (const char *const[]){"put", "get", "remove", "remove many", "exists", "lookup", "bump", "task"}[t->call],
               t->names[i], kvp_err_name(t->err),
               (unsigned long)(t->call == CALL_PUT   ? t->puts[i]->id
                               : t->call == CALL_GET ? t->units[i][0] >> 16

@@ -4,6 +4,7 @@
 #include "tests/sim/sim_client.h"
 
 #define UPSERT_PER_MILLE 250u
+#define TASKS_PER_MILLE 150u /* in plans with tasks */
 
 /* ---- keys */
 static void
@@ -46,6 +47,7 @@ choose_kind(const sim_t *s, thread_t *t)
     uint64_t dice = rng_below(&t->rng, 1000);
 
     if (s->plan->probes_per_mille > 0 && rng_chance(&t->rng, s->plan->probes_per_mille)) return CALL_EXISTS;
+    if (s->plan->has_tasks && rng_chance(&t->rng, TASKS_PER_MILLE)) return CALL_TASK;
     if (s->plan->profile == PROFILE_GROUPS && dice < 180)
         return dice < 100 ? CALL_LOOKUP : dice < 150 ? CALL_EXISTS : CALL_BUMP;
     if (s->plan->profile == PROFILE_CUT) return dice < 150 ? CALL_PUT : dice < 880 ? CALL_GET : CALL_REMOVE;
@@ -108,6 +110,7 @@ call_choose(sim_t *s, thread_t *t, const choice_t *choice)
         choose_key(s, t, i);
     t->deadline_ns = thread_now(s, t) + (rng_chance(&t->rng, 250) ? rng_log(&t->rng, 50 * US, 100 * MS) : 3 * SEC);
     t->of_groups = false;
+    t->task = 0;
     t->has_epoch = s->plan->profile == PROFILE_EPOCHS && rng_chance(&t->rng, 500);
     t->epoch = t->has_epoch ? t->client->epoch : 0;
     if (s->plan->profile == PROFILE_USES) t->is_upsert = false; /* what is retired was evicted */

@@ -82,7 +82,16 @@ struct xfer {
 };
 
 typedef enum { WAIT_NOTHING, WAIT_PAUSE, WAIT_LINK, WAIT_REPLY, WAIT_WOKEN, WAIT_MOVES, WAIT_TIME, WAIT_DONE } wait_t;
-typedef enum { CALL_PUT, CALL_GET, CALL_REMOVE, CALL_REMOVE_MANY, CALL_EXISTS, CALL_LOOKUP, CALL_BUMP } call_kind_t;
+typedef enum {
+    CALL_PUT,
+    CALL_GET,
+    CALL_REMOVE,
+    CALL_REMOVE_MANY,
+    CALL_EXISTS,
+    CALL_LOOKUP,
+    CALL_BUMP,
+    CALL_TASK
+} call_kind_t;
 
 /* Stores of a thread that its processor has not made visible yet. */
 typedef struct late {
@@ -136,6 +145,7 @@ struct thread {
     uint32_t shm_at; /* shared memory: one after the other */
     late_t *late;
     uint64_t asked_ns; /* by its client's clock, when the question was sent */
+    uint64_t task; /* that it asks about; 0 = it begins one */
     uint64_t held; /* a look-up, or what is viewed, to be given back; 0 = nothing */
 };
 
@@ -201,6 +211,10 @@ void call_choose(sim_t *s, thread_t *t, const choice_t *choice); /* what the thr
 /* sim_ask.c */
 void ask_encode(sim_t *s, thread_t *t);
 void ask_take(sim_t *s, thread_t *t, const kvp_frame_t *f);
+
+/* sim_task.c: task_take returns false where the thread is to ask again */
+void task_encode(sim_t *s, thread_t *t);
+bool task_take(thread_t *t, const kvp_frame_t *f);
 
 /* sim_path.c */
 void paths_run(sim_t *s, thread_t *t, kvp_move_t *moves, uint32_t n);

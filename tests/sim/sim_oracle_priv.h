@@ -85,6 +85,7 @@ struct oracle {
     struct pending *tier_pending; /* answers about tiers that were not heard */
     struct pending *loaded; /* that was heard just now; NULL = nothing was loaded */
     struct copy_pending *copies, *copied; /* orders whose answers were not heard; that was heard just now */
+    struct task *tasks; /* that were begun, newest first */
     struct touched *touched; /* by digest, in plans about uses */
     const grant_t *evicted; /* in the step under way: of these the one that was put last */
     uint64_t pool_largest; /* bytes that were mounted at one time */
@@ -144,6 +145,10 @@ void group_may_leave(sim_t *s, uint32_t tenant,
 void group_bumped(sim_t *s, uint32_t tenant);
 void group_retired(grant_t *gone);
 void groups_end(sim_t *s);
+
+/* ---- sim_task.c */
+void task_heard(sim_t *s, const kvp_frame_t *f);
+void task_said(sim_t *s, uint32_t tenant, const ask_t *ask, const kvp_frame_t *f);
 
 /* ---- sim_time.c: what must not wait for long */
 void time_heard(sim_t *s, const conn_t *conn, ask_t *ask);

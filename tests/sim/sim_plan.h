@@ -106,6 +106,7 @@ typedef struct {
     bool has_standby;
     bool has_tiers; /* each node has one */
     bool has_moves; /* nodes carry out COPY, and are drained */
+    bool has_tasks; /* clients have objects copied and moved by tasks */
     bool has_hot; /* what other hosts read now and then is hot, and gets a copy */
     bool has_room; /* for all that there may be on one node: nothing is evicted */
     bool has_keepers; /* memory outlives most deaths of its node */

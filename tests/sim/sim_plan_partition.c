@@ -228,6 +228,7 @@ plan_make_moves(plan_t *plan)
     plan_make_room(plan, calls);
     plan_add_calls(plan, &rng, calls, rng_log(&rng, MS, 60 * MS));
     (is_held ? add_held_moves : add_move_faults)(plan, &rng);
+    plan->has_tasks = plan->seed % 8 == 4;
     plan->has_hot = plan->seed % 4 == 3; /* the other plans keep their histories, and docs/TESTING.md its seeds */
 }
 

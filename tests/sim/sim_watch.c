@@ -598,6 +598,7 @@ oracle_master_says(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     if (f->hdr.opcode == KVP_OP_LOOKUP) says_reserved(s, conn, ask, f);
     if (f->hdr.opcode == KVP_OP_PRESENT) says_presented(s, conn, tenant_of(s, conn), ask, f);
     if (f->hdr.opcode == KVP_OP_MOUNT) says_mount(s, conn, ask, f);
+    if (f->hdr.opcode == KVP_OP_TASK) task_said(s, tenant_of(s, conn), ask, f);
     if (f->hdr.opcode == KVP_OP_REPORT) says_heard(s, conn, ask, f);
 }
 

@@ -341,6 +341,9 @@ oracle_master_hears(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     case KVP_OP_REPORT:
         hears_report(s, f);
         break;
+    case KVP_OP_TASK:
+        task_heard(s, f);
+        break;
     case KVP_OP_GET:
     case KVP_OP_EXISTS:
     case KVP_OP_LOOKUP:
