@@ -71,6 +71,16 @@ cut_host(sim_t *s, rng_t *rng, uint64_t ns)
     }
 }
 
+/* What the last node sends to the master arrives only later: it gets its orders, reads the node before it, which is
+ * drained, and its answers are lost with the master. */
+static void
+drain_unheard(sim_t *s, rng_t *rng)
+{
+    s->cut_until[node_party(s, s->plan->nodes - 1)->host][master_party(s)->host] =
+        s->now + rng_between(rng, SEC, 4 * SEC);
+    node_drain(s, s->plan->nodes - 2, true);
+}
+
 /* Forward only, as CLOCK_BOOTTIME may where a machine was asleep or moved. */
 static void
 step_clock(sim_t *s, rng_t *rng)
@@ -162,6 +172,9 @@ on_fault(sim_t *s, void *arg, uint64_t n)
         break;
     case CHOICE_CUT_HOST:
         cut_host(s, &rng, ns);
+        break;
+    case CHOICE_DRAIN_UNHEARD:
+        drain_unheard(s, &rng);
         break;
     case CHOICE_DRAIN:
         node_drain(s, (uint32_t)rng_below(&rng, s->plan->nodes - 1), rng_chance(&rng, 700));

@@ -580,7 +580,7 @@ choice_name(choice_kind_t kind)
 {
     static const char *const names[CHOICE_KINDS] = {
         "call",       "kill client",  "stop client", "stop node", "stop master", "cut conn", "partition",
-        "crash node", "crash master", "step clock",  "cut host",  "succeed",     "drain",
+        "crash node", "crash master", "step clock",  "cut host",  "succeed",     "drain",    "drain unheard",
     };
 
     return kind < CHOICE_KINDS ? names[kind] : "?";

@@ -36,6 +36,7 @@ typedef enum {
     CHOICE_CUT_HOST, /* a host from the master: its connections break, and none can be made for a while */
     CHOICE_SUCCEED, /* the next master begins, and the old one lives on for a while */
     CHOICE_DRAIN, /* a node, but never the last one; or no more */
+    CHOICE_DRAIN_UNHEARD, /* a node, and the master does not hear the one that gets copies */
     CHOICE_KINDS,
 } choice_kind_t;
 

@@ -193,11 +193,24 @@ add_held_moves(plan_t *plan, rng_t *rng)
     }
 }
 
+/* A master orders copies to a node that it does not hear any more, and dies: the node has copies that no log names. The
+ * next master begins with a whole log, so it expects no report of unknown versions. While that node is away, the
+ * objects are removed where the log has them, and a base of the log takes the place of their removals (COPY_GONE). */
+static void
+add_unnamed_copies(plan_t *plan, rng_t *rng)
+{
+    uint64_t at_ns = rng_log(rng, 10 * MS, 100 * MS);
+
+    (void)plan_add(plan, CHOICE_DRAIN_UNHEARD, at_ns);
+    (void)plan_add(plan, CHOICE_CRASH_MASTER, at_ns + rng_log(rng, MS, 20 * MS));
+}
+
 void
 plan_make_moves(plan_t *plan)
 {
     rng_t rng = rng_fork(plan->seed, 1, PROFILE_MOVES);
     const bool is_held = plan->seed % 4 == 2 && plan->seed % 16 != 6; /* as for has_hot */
+    const bool is_unnamed = plan->seed % 16 == 8;
     uint32_t calls = (uint32_t)rng_between(&rng, 20, 80);
 
     plan->has_moves = true;
@@ -225,9 +238,17 @@ plan_make_moves(plan_t *plan)
         plan->replicas_max = 1;
         plan->locations = 0;
     }
+    if (is_unnamed) {
+        plan->nodes = 3;
+        plan->clients = 4;
+        calls = 120;
+        plan->has_room = plan->has_journal = true;
+        plan->has_tiers = plan->has_standby = false; /* whose masters expect reports */
+        plan->replicas_max = 1;
+    }
     plan_make_room(plan, calls);
     plan_add_calls(plan, &rng, calls, rng_log(&rng, MS, 60 * MS));
-    (is_held ? add_held_moves : add_move_faults)(plan, &rng);
+    (is_held ? add_held_moves : is_unnamed ? add_unnamed_copies : add_move_faults)(plan, &rng);
     plan->has_tasks = plan->seed % 8 == 4;
     plan->has_hot = plan->seed % 4 == 3; /* the other plans keep their histories, and docs/TESTING.md its seeds */
 }
