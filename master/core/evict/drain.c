@@ -36,7 +36,9 @@
 /* limit of the extents that are evicted or written in one tick to make room on a node with an SSD */
 #define WINDOWS_A_TICK 16u
 #define WINDOWS_LOOKED_AT 1024u /* limit of the extents that one search for such extents examines */
-#define PINNED_LOOKED_AT 64u /* limit of the softly pinned objects that one search for a victim examines */
+/* limit of the softly pinned objects that one search for a victim examines: a drain evicts only those of its object's
+ * tenant, and passes over the others; a put evicts those of any tenant */
+#define PINNED_LOOKED_AT 64u
 /* after this time without an eviction, the drain does not wait for writes to SSDs any more */
 #define ROOM_WAIT_NS KVP_MS(10000)
 
@@ -260,8 +262,10 @@ look_at(kvp_evict_t *ev, kvp_segment_t *g, kvp_chunk_t *c, uint32_t slot)
     if (kvp_obj_version(o) <= kvp_obj_tenant(ev->cat, o)->min_version || kvp_copy_of(ev->space, o) != NULL) return true;
     if (o->is_moving != 0) return true; /* an SSD must answer first whether it has the object */
     if (o->has_ext && kvp_obj_ext(ev->cat->index, o)->leaving == places[at].generation) {
-        if (o->tickets > 0) note_stay(d, KVP_STAYS_HELD);
-        if (o->tickets > 0) d->held_oid = oid;
+        if (o->tickets > 0) {
+            note_stay(d, KVP_STAYS_HELD);
+            d->held_oid = oid;
+        }
         kvp_leaving_begin(ev->prot, oid, &places[at], d->deadline_ns); /* the time limit may be new */
         return true;
     }

@@ -192,21 +192,28 @@ tenant_info(peer_t *c, Kvp__Pb__TenantInfo *out)
     reply_free(r);
 }
 
+void
+ask_head(peer_t *who, uint8_t op, const ProtobufCMessage *msg, const ProtobufCMessageDescriptor *type, void *head_out)
+{
+    kvp_pb_t pb;
+    reply_t *r = peer_wait(who, peer_send(who, op, 0, msg, NULL, 0), SEC);
+    void *head;
+
+    assert_non_null(r);
+    head = kvp_pb_unpack(&pb, type, &r->frame);
+    assert_non_null(head);
+    memcpy(head_out, head, type->sizeof_message);
+    kvp_pb_free(&pb, head);
+    reply_free(r);
+}
+
 Kvp__Pb__DrainReply
 ask_drain(peer_t *who, Kvp__Pb__Drain msg)
 {
-    Kvp__Pb__DrainReply *head, got;
-    kvp_pb_t pb;
-    reply_t *r;
+    Kvp__Pb__DrainReply got;
 
-    r = peer_wait(who, peer_send(who, KVP_OP_DRAIN, 0, &msg.base, NULL, 0), SEC);
-    assert_non_null(r);
-    head = kvp_pb_unpack(&pb, &kvp__pb__drain_reply__descriptor, &r->frame);
-    assert_non_null(head);
-    got = *head;
+    ask_head(who, KVP_OP_DRAIN, &msg.base, &kvp__pb__drain_reply__descriptor, &got);
     got.detail = NULL;
-    kvp_pb_free(&pb, head);
-    reply_free(r);
     return got;
 }
 

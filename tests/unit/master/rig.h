@@ -65,6 +65,9 @@ uint64_t bump_begun(peer_t *c, uint32_t wait_ms); /* the request */
 uint32_t listed(peer_t *c); /* how many keys LIST tells, which must be one page of them */
 kvp_cause_t cause_of(peer_t *c, const char *key); /* what EXPLAIN says of it, for the client's tenant */
 void tenant_info(peer_t *c, Kvp__Pb__TenantInfo *out); /* of its tenant; its name until the next */
+/* ask_head sends the message, and gives the head of the answer, of that type; its strings are not valid. */
+void ask_head(peer_t *who, uint8_t op, const ProtobufCMessage *msg, const ProtobufCMessageDescriptor *type,
+              void *head_out);
 Kvp__Pb__DrainReply ask_drain(peer_t *who, Kvp__Pb__Drain msg); /* the answer, without its detail */
 uint32_t home_of(peer_t *who, const char *key); /* the segment that a GET is sent to */
 

@@ -308,17 +308,10 @@ RIG_TEST_ON(test_bad_drains, .conf = plain, .size = 2 * MIB, .size_b = 2 * MIB, 
 static Kvp__Pb__TaskReply
 ask_task(peer_t *who, Kvp__Pb__Task msg)
 {
-    Kvp__Pb__TaskReply *head, got;
-    kvp_pb_t pb;
-    reply_t *r = peer_wait(who, peer_send(who, KVP_OP_TASK, 0, &msg.base, NULL, 0), SEC);
+    Kvp__Pb__TaskReply got;
 
-    assert_non_null(r);
-    head = kvp_pb_unpack(&pb, &kvp__pb__task_reply__descriptor, &r->frame);
-    assert_non_null(head);
-    got = *head;
+    ask_head(who, KVP_OP_TASK, &msg.base, &kvp__pb__task_reply__descriptor, &got);
     got.detail = NULL;
-    kvp_pb_free(&pb, head);
-    reply_free(r);
     return got;
 }
 
