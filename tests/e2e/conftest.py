@@ -33,6 +33,7 @@ SAN = os.environ.get("KVPOOL_TEST_SAN", "")
 RDMA = [at for at in os.environ.get("KVPOOL_TEST_RDMA", "").split(",") if at]
 TLS = os.environ.get("KVPOOL_TEST_TLS") == "1"
 SLOW = 4 if SAN or RDMA else 1  # how much longer everything may take
+MASTER_WAIT = "20s"  # of mooncake.store, which gives up a master that stands still for 1 s otherwise
 PAUSES_S = 5  # what wait_until adds: on a busy machine any process may stand still for a second, more than once
 MEMORY = "16MiB" if RDMA else "64MiB"  # of a node; to register it is most of what its start takes in the guest
 
@@ -112,7 +113,8 @@ def clean_env(home, **extra):
     """The environment for a program under test: no option of ours comes from the caller's. A keeper would outlive the test that does not
     know of it (test_keeper.py does)."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("KVPOOL_")}
-    env.update(HOME=str(home), XDG_STATE_HOME=f"{home}/state", XDG_RUNTIME_DIR=str(home), TMPDIR=str(home), KVPOOL_KEEPER="none")
+    env.update(HOME=str(home), XDG_STATE_HOME=f"{home}/state", XDG_RUNTIME_DIR=str(home), TMPDIR=str(home), KVPOOL_KEEPER="none",
+               KVPOOL_MASTER_WAIT=MASTER_WAIT)
     if RDMA:
         env["KVPOOL_TRANSPORTS"] = "rdma"
     env.update(extra)
@@ -496,6 +498,7 @@ def bench(request, monkeypatch):
     process look for them, too."""
     home = tempfile.mkdtemp(prefix="kvp-", dir="/tmp")
     monkeypatch.setenv("XDG_RUNTIME_DIR", home)
+    monkeypatch.setenv("KVPOOL_MASTER_WAIT", MASTER_WAIT)
     b = Bench(home)
     request.node.kvp_benches = getattr(request.node, "kvp_benches", []) + [b]
     try:

@@ -43,11 +43,11 @@ echo done >at
 SETTLE = """
 SECONDS=0
 until [ "$(grep -Eo '(^|})ready[: ]|ready [a-z]+=' "blocks/%d.out" | wc -l)" -ge %d ]; do
-    [ "$SECONDS" -lt 15 ] || { echo "a program in the background did not become ready"; exit 1; }
+    [ "$SECONDS" -lt 20 ] || { echo "a program in the background did not become ready"; exit 1; }
     sleep 0.05
 done
 """
-BACKGROUND_RE = re.compile(r"[^&]&[ ]*(#.*)?$", re.M)
+BACKGROUND_RE = re.compile(r"[^&]& *(#.*|echo \$! >.*|NODE=\$!)?$", re.M)
 
 
 class Block:

@@ -176,7 +176,7 @@ def test_peer_killed(engine, peer):
     assert not thread.is_alive()
     started = own_s()
     assert engine.transfer_sync_read(peer.name, mine.ctypes.data, peer.address, SIZE) == -1
-    assert own_s() - started < 5
+    assert own_s() - started < 10
 
 
 def test_peer_restarted_on_the_same_port(engine, peer):
@@ -206,7 +206,7 @@ def test_peer_stopped(monkeypatch, path):
         assert engine.transfer_sync_write(peer.name, mine.ctypes.data, peer.address, SIZE) == -1
         batch = engine.transfer_submit_write(peer.name, mine.ctypes.data, peer.address, SIZE)
         assert batch > 0
-        assert time.monotonic() - started > 4.5 and own_s() - started_own < 8
+        assert time.monotonic() - started > 4.5 and own_s() - started_own < 12
         wait_until(lambda: engine.transfer_check_status(batch) == -2, what="the second to be late", timeout=15)
         os.kill(peer.process.pid, signal.SIGCONT)
         mine[:] = pattern(SIZE, 7)

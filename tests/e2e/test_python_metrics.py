@@ -125,7 +125,7 @@ def test_bad_requests(pool, monkeypatch):
         begun = time.monotonic()
         for s in idle[::2]:
             s.sendall(b"GET /metr")
-        assert ask_http(at, "/metrics")[0] == 200 and time.monotonic() - begun < 1 * SLOW
+        assert ask_http(at, "/metrics")[0] == 200 and time.monotonic() - begun < 4 * SLOW
         slow = http.client.HTTPConnection(host, int(port))
         slow.request("GET", "/metrics")  # and does not read
         assert ask_http(at, "/metrics")[0] == 200

@@ -371,7 +371,7 @@ def test_peer_killed_and_back_under_its_name(engine, url, caplog):
     started = time.monotonic()
     assert engine.transfer_sync_write(THERE, here, peer.address, MIB) == -1
     assert engine.get_batch_transfer_status([engine.batch_transfer_async_write(THERE, [here], [peer.address], [MIB])]) == -1
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 20
     again = Peer(THERE, metadata=url)  # at another port
     try:
         assert engine.transfer_sync_write(THERE, here, again.address, MIB) == 0
@@ -480,7 +480,7 @@ def test_what_a_server_may_answer(answer, monkeypatch):
         started = own_s()
         with pytest.raises(_names.NamesError):
             names.find("a")
-        assert own_s() - started < 4
+        assert own_s() - started < 6
     finally:
         end()
 

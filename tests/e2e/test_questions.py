@@ -126,5 +126,5 @@ def test_fsck_and_snapshot_show_progress(make_pool, bench):
         said, code = on_terminal(bench, None, verb, "--master", pool.addr, slowly=pool.master)
         assert code == 0 and re.search(rf"\d %, \d+ of {n} {shown}, \d+ s left", said) and re.search(end, said, re.S), said[-2000:]
         assert "left" not in said[said.rindex("\x1b[K"):], said[-2000:]
-        r = pool.kvpool(verb, "--json")
+        r = pool.kvpool(verb, "--json", timeout=90)
         assert r.rc == 0 and r.err == "" and r.json["objects"] == n, r
