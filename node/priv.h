@@ -174,7 +174,7 @@ typedef struct {
     kvp_keeper_link_t link;
     kvp_node_ev_t ev;
     kvp_node_book_t book; /* the book (a file with the core's state) of the memory that the node has or had */
-    bool is_unsaved; /* the state in the book is older than the core's state */
+    bool is_unsaved; /* flag: the core's state has changed since it was saved in the book */
     uint32_t pid;
     uint64_t due_ns, again_ns;
     uint64_t processes; /* the number that was given to the last new process */

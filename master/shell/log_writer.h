@@ -86,7 +86,7 @@ typedef struct {
     char failure[KVP_LOG_WHY_BYTES]; /* text of the last failure of a write or sync, for people */
     uint64_t retry_ns, slow_until_ns;
     uint64_t base_bytes; /* least size of the files at which the core is asked for a base */
-    uint64_t base_limit; /* size of the files at which the core is asked for the next base */
+    uint64_t base_limit; /* size of the files at which the core is asked for the next base (snapshot) */
     kvp_log_stats_t stats;
 } kvp_log_writer_t;
 

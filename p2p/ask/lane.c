@@ -436,7 +436,8 @@ kvp_p2p_lane_give(kvp_p2p_lanes_t *lanes, kvp_p2p_lane_t *lane, bool is_good)
     pthread_mutex_lock(&lanes->lock);
     kvp_list_add_head(&lanes->idle, &lane->link);
     lanes->idle_n++;
-    if (!kvp_p2p_lane_is_alive(lane)) { /* checked under the lock: kvp_p2p_lanes_sweep closes lanes that end later */
+    if (!kvp_p2p_lane_is_alive(
+            lane)) { /* checked with the lock held; if the lane ends later, kvp_p2p_lanes_sweep closes it */
         last = lane;
         kvp_list_del(&lane->link);
         lanes->idle_n--;

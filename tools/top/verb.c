@@ -355,11 +355,10 @@ kvp_cli_top(const kvp_cli_verb_t *verb, int argc, char **argv)
 {
     static top_t t = {.interval_ns = KVP_NS_PER_S};
     const kvp_cli_opt_t opts[] = {
-        {"interval", KVP_CLI_DURATION, &t.interval_ns, "TIME", "between two samples (default 1s)", 100000000,
+        {"interval", KVP_CLI_DURATION, &t.interval_ns, "TIME", "the time between two samples (default 1s)", 100000000,
          3600 * KVP_NS_PER_S},
         {"http", KVP_CLI_TEXT, &t.sampler.http, "HOST:PORT",
-         "of the master's HTTP port, for latencies and tenants (default: as the master reports, else port " HTTP_PORT
-         ")",
+         "the master's HTTP port, for latencies and tenants (default: as the master reports, else port " HTTP_PORT ")",
          0, 0}};
     const char *terminal = getenv("TERM");
     kvp_cli_common_t common;

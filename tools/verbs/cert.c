@@ -37,10 +37,9 @@ kvp_cli_cert(const kvp_cli_verb_t *verb, int argc, char **argv)
         {"dir", KVP_CLI_TEXT, &dir, "DIR", "the folder with the CA, for all but init (default: this folder)", 0, 0},
         {"cluster", KVP_CLI_TEXT, &cluster, "NAME", "init: the pool's name in all certificates (default: kvpool)", 0,
          0},
-        {"ttl", KVP_CLI_DURATION, &ttl_ns, "TIME", "how long it is valid, such as 30d (default: 365d, a CA 3650d)",
-         NS_PER_S, 7300 * DAY_NS},
-        {"replace", KVP_CLI_FLAG, &is_replaced, NULL, "put the new files in the place of earlier ones; not for init", 0,
-         0},
+        {"ttl", KVP_CLI_DURATION, &ttl_ns, "TIME",
+         "how long the certificate is valid, such as 30d (default: 365d, a CA 3650d)", NS_PER_S, 7300 * DAY_NS},
+        {"replace", KVP_CLI_FLAG, &is_replaced, NULL, "replace existing files; not for init", 0, 0},
     };
     char name[NAME_MAX_BYTES], why[KVP_CERTS_WHY_MAX] = "", path[KVP_CERTS_PATH_MAX], file[KVP_CERTS_PATH_MAX + 8];
     kvp_cli_common_t common;

@@ -108,9 +108,9 @@ kvp_cli_curve(const kvp_cli_verb_t *verb, int argc, char **argv)
 {
     bool all_tenants = false;
     uint64_t ssd_bytes = 0;
-    const kvp_cli_opt_t opts[] = {
-        {"all-tenants", KVP_CLI_FLAG, &all_tenants, NULL, "also the curves of the tenants that ask most", 0, 0},
-        {"ssd", KVP_CLI_BYTES, &ssd_bytes, "SIZE", "also with an SSD of this size", 0, 0}};
+    const kvp_cli_opt_t opts[] = {{"all-tenants", KVP_CLI_FLAG, &all_tenants, NULL,
+                                   "show also the curves of the tenants that ask for the most keys", 0, 0},
+                                  {"ssd", KVP_CLI_BYTES, &ssd_bytes, "SIZE", "also with an SSD of this size", 0, 0}};
     kvp_cli_common_t common;
     kvpool_t *pool = NULL;
     struct json_object *stat = NULL, *curves, *out;

@@ -206,16 +206,15 @@ kvp_cli_node(const kvp_cli_verb_t *verb, int argc, char **argv)
     bool has_wait = false, keeps_ssd = false, has_no_evict = false, has_evict = false;
     uint64_t grace_ns = 0, rate = 0;
     const kvp_cli_opt_t opts[] = {
-        {"wait", KVP_CLI_FLAG, &has_wait, NULL, "drain: until no object is left", 0, 0},
+        {"wait", KVP_CLI_FLAG, &has_wait, NULL, "drain: wait until no object is left", 0, 0},
         {"grace", KVP_CLI_DURATION, &grace_ns, "TIME",
-         "drain: after this time objects move although clients hold them (default: never)", KVP_NS_PER_MS,
-         GRACE_MAX_NS},
-        {"keep-ssd", KVP_CLI_FLAG, &keeps_ssd, NULL, "drain: objects that are on the node's SSD alone stay there", 0,
-         0},
-        {"no-evict", KVP_CLI_FLAG, &has_no_evict, NULL, "drain: stop where no memory is free, and evict nothing", 0, 0},
-        {"evict", KVP_CLI_FLAG, &has_evict, NULL, "drain: evict where no memory is free (default; ends --no-evict)", 0,
-         0},
-        {"rate", KVP_CLI_BYTES, &rate, "BYTES", "drain: the most bytes a second, over all drains (default 200 MB)", 1,
+         "drain: after this time move objects even if clients hold them (default: never)", KVP_NS_PER_MS, GRACE_MAX_NS},
+        {"keep-ssd", KVP_CLI_FLAG, &keeps_ssd, NULL, "drain: do not move objects that only the node's SSD has", 0, 0},
+        {"no-evict", KVP_CLI_FLAG, &has_no_evict, NULL, "drain: evict nothing, and wait if no memory is free elsewhere",
+         0, 0},
+        {"evict", KVP_CLI_FLAG, &has_evict, NULL,
+         "drain: evict if no memory is free elsewhere (default; ends --no-evict)", 0, 0},
+        {"rate", KVP_CLI_BYTES, &rate, "BYTES", "drain: limit of the bytes a second of all drains (default 200 MB)", 1,
          1ull << 40},
     };
     drain_t d = {.verb = verb, .what = {.struct_size = sizeof d.what}};

@@ -202,7 +202,7 @@ kvp_cli_rebalance(const kvp_cli_verb_t *verb, int argc, char **argv)
 {
     rebalance_t r = {.verb = verb, .rate = RATE, .began_ns = kvp_now_ns()};
     const kvp_cli_opt_t opts[] = {
-        {"rate", KVP_CLI_BYTES, &r.rate, "BYTES", "the most bytes a second (default 200 MB)", 1, 1ull << 40},
+        {"rate", KVP_CLI_BYTES, &r.rate, "BYTES", "limit of the bytes a second (default 200 MB)", 1, 1ull << 40},
     };
     kvp_table_t *report;
     int first, code = kvp_cli_parse(verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &r.common, &first);

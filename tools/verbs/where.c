@@ -145,7 +145,7 @@ explain_key(const kvp_cli_verb_t *verb, int argc, char **argv, bool wants_cause)
 {
     bool all_tenants = false;
     const kvp_cli_opt_t opts[] = {
-        {"all-tenants", KVP_CLI_FLAG, &all_tenants, NULL, "every tenant that has the key, or a trace of it", 0, 0}};
+        {"all-tenants", KVP_CLI_FLAG, &all_tenants, NULL, "search all tenants for the key", 0, 0}};
     kvp_cli_common_t common;
     kvpool_t *pool = NULL;
     struct json_object *answer = NULL;

@@ -85,7 +85,7 @@ typedef struct {
     part_t parts[KVP_EXPLAINED_MAX];
     Kvp__Pb__Explained *list[KVP_EXPLAINED_MAX];
     uint32_t n;
-    /* keys of the members of one group: the group of the object in the first part */
+    /* keys of the members of one group: that of the object in parts[0] */
     uint8_t keys[KVP_EXPLAINED_KEYS_MAX][KVP_KEY_MAX];
     ProtobufCBinaryData keys_list[KVP_EXPLAINED_KEYS_MAX];
 } explained_t;
