@@ -26,7 +26,8 @@ enum { POLICY_ROUTER, POLICY_ROUND_ROBIN }; /* values of --policy, in the order 
 typedef struct {
     kvp_hostport_t http;
     const char *data_dir, *publishers, *token_file, *api_keys, *audit;
-    bool has_metrics_token, is_insecure;
+    bool has_metrics_token;
+    kvp_creds_t creds;
     uint64_t hash_seed, blocks_max;
     kvp_hostport_t proxy; /* address of the proxy's port; host "" = no proxy */
     kvp_strings_t prefill, decode, replica;
@@ -45,7 +46,15 @@ static const kvp_opt_t opts[] = {
              "token whose role allows the request. The file is read again when it changes."},
     {KVP_OPT(BOOL, "metrics-token", settings_t, has_metrics_token),
      .help = "With --tokens: /metrics needs a token of the role `monitor`, too."},
-    {KVP_OPT(BOOL, "insecure", settings_t, is_insecure),
+    {KVP_OPT(BOOL, "http-tls", settings_t, creds.has_http_tls),
+     .help = "--http serves https alone, with --tls-cert and --tls-key as they are at the start."},
+    {KVP_OPT_TEXT("tls-ca", settings_t, creds.tls_ca, "FILE"),
+     .help = "For --http-tls: the CA of the pool (`kvpool cert init`)."},
+    {KVP_OPT_TEXT("tls-cert", settings_t, creds.tls_cert, "FILE"),
+     .help = "For --http-tls: this conductor's certificate (`kvpool cert conductor NAME --host HOST`)."},
+    {KVP_OPT_TEXT("tls-key", settings_t, creds.tls_key, "FILE"),
+     .help = "The key of --tls-cert, for this user alone (mode 0600)."},
+    {KVP_OPT(BOOL, "insecure", settings_t, creds.is_insecure),
      .help = "Opens --http without tokens at an address that other hosts reach: every host that connects can then "
              "register engines and change the proxy's servers. Without this option such an address is refused."},
     {KVP_OPT_TEXT("audit", settings_t, audit, "FILE"),
@@ -116,7 +125,8 @@ typedef struct {
     kvp_registry_t *registry;
     kvp_api_t api;
     kvp_http_t *http;
-    kvp_hostport_t bound, proxy_bound;
+    kvp_http_t *own; /* with TLS: the router's paths for this process's own proxy, without TLS; else NULL */
+    kvp_hostport_t bound, own_bound, proxy_bound;
     kvp_proxy_t *proxy; /* the proxy; NULL = no proxy was configured */
     bool has_uv;
 } daemon_t;
@@ -203,12 +213,27 @@ has_instances(void *arg)
     return has_any;
 }
 
+/* Serves the router's paths to the own proxy, which has no TLS: at a loopback port, with the same tokens. */
+static kvp_err_t
+serve_own(daemon_t *d, const settings_t *s, uint32_t places)
+{
+    const kvp_hostport_t at = {.host = "127.0.0.1"};
+
+    d->own = kvp_http_create();
+    if (d->own == NULL) return KVP_NOMEM;
+    kvp_http_size(d->own, places, places);
+    kvp_err_t err = kvp_routes_route(d->api.routes, d->own);
+    if (err == KVP_OK) err = kvp_http_protect(d->own, s->token_file, false, KVP_MAY_NOTHING);
+    return err != KVP_OK ? err : kvp_http_start(d->own, &at, &d->own_bound);
+}
+
 static kvp_err_t
 build_parts(daemon_t *d, const settings_t *s)
 {
     char text[KVP_HOSTPORT_TEXT_MAX];
-    kvp_err_t err = kvp_may_listen("--http", &s->http, s->token_file != NULL, "--tokens", s->is_insecure);
+    kvp_err_t err = kvp_may_listen("--http", &s->http, s->token_file != NULL, "--tokens", s->creds.is_insecure);
 
+    if (err == KVP_OK) err = kvp_creds_set(&s->creds);
     if (err == KVP_OK) err = kvp_may_listen("--proxy", &s->proxy, s->api_keys != NULL, "--api-keys", true);
     if (err != KVP_OK) return err;
     const int rc = uv_loop_init(&d->uv);
@@ -239,11 +264,16 @@ build_parts(daemon_t *d, const settings_t *s)
     if (err == KVP_OK) err = build_proxy(d, s);
     d->api.has_proxy = d->proxy != NULL;
     if (err == KVP_OK) err = kvp_log_audit_open(s->audit);
-    if (err == KVP_OK) err = kvp_http_protect(d->http, s->token_file, s->has_metrics_token);
+    if (err == KVP_OK)
+        err = kvp_http_protect(d->http, s->token_file, s->has_metrics_token,
+                               s->creds.has_http_tls ? KVP_IS_CONDUCTOR : KVP_MAY_NOTHING);
     if (err == KVP_OK) err = kvp_http_start(d->http, &s->http, &d->bound);
     if (err != KVP_OK || d->proxy == NULL) return err;
+    if (s->policy == POLICY_ROUTER && s->creds.has_http_tls) err = serve_own(d, s, places);
+    if (err != KVP_OK) return err;
     if (s->policy == POLICY_ROUTER)
-        kvp_proxy_route_by(d->proxy, &d->bound, kvp_http_own_token(d->http), has_instances, d->registry);
+        kvp_proxy_route_by(d->proxy, d->own != NULL ? &d->own_bound : &d->bound,
+                           kvp_http_own_token(d->own != NULL ? d->own : d->http), has_instances, d->registry);
     kvp_proxy_report_to(d->proxy, note_left_out, d->api.routes);
     err = kvp_proxy_start(d->proxy, &d->proxy_bound);
     if (err == KVP_OK && s->api_keys == NULL && !kvp_hostport_is_loopback(&s->proxy))
@@ -262,6 +292,7 @@ tear_down(daemon_t *d)
     }
     kvp_routes_stop(d->api.routes);
     kvp_http_destroy(d->http);
+    kvp_http_destroy(d->own);
     kvp_proxy_stop(d->proxy); /* the proxy stops after the HTTP server, because handlers use the proxy */
     kvp_api_fini(&d->api);
     kvp_loop_fini(&d->loop);

@@ -16,6 +16,7 @@
 #include "common/clock.h"
 #include "common/daemon/conf.h"
 #include "common/daemon/http.h"
+#include "common/daemon/http_tls.h"
 #include "common/daemon/loop.h"
 #include "common/hostid.h"
 #include "common/log.h"
@@ -154,6 +155,8 @@ static const kvp_opt_t opts[] = {
      .help = "The role and the tenant of a user of this host, on the Unix socket and without a token. May be given "
              "several times. Without TENANT it is the default one. Without a line for them, the master's own user and "
              "root are admin."},
+    {KVP_OPT(BOOL, "http-tls", settings_t, creds.has_http_tls),
+     .help = "--http serves https alone, with --tls-cert and --tls-key as they are at the start."},
     {KVP_OPT(BOOL, "insecure-tokens", settings_t, authn.allows_plain_tokens),
      .help = "Accepts tokens on TCP connections, too, which are not encrypted: for a network in which nobody listens."},
     {KVP_OPT_TEXT("tls-ca", settings_t, creds.tls_ca, "FILE"),
@@ -419,7 +422,9 @@ open_authn(daemon_t *d, const settings_t *s)
 
     snprintf(d->protection, sizeof d->protection, "control %s, http %s",
              kvp_protection_of(&s->listen, d->has_authn ? by : NULL),
-             kvp_protection_of(&s->http, conf.token_file != NULL ? "tokens" : NULL));
+             kvp_protection_of(&s->http, conf.token_file == NULL ? NULL
+                                         : s->creds.has_http_tls ? "tls"
+                                                                 : "tokens"));
     return err == KVP_OK && d->has_authn ? kvp_authn_open(&d->authn, &conf) : err;
 }
 
@@ -505,20 +510,20 @@ build_loop(daemon_t *d, const settings_t *s)
 static kvp_err_t
 start_ha(daemon_t *d, const settings_t *s)
 {
-    char address[KVP_HOSTPORT_TEXT_MAX], http[KVP_HOSTPORT_TEXT_MAX] = "";
+    char address[KVP_HOSTPORT_TEXT_MAX], http[KVP_HTTP_ADDRESS_MAX] = "";
     kvp_hostport_t at = s->advertise.host[0] != '\0' ? s->advertise : *kvp_server_bound(d->server);
 
     if (d->ha == NULL) {
         kvp_master_peer_t self = {.state = KVP_MASTER_LEADER};
 
         kvp_format_hostport(&at, self.address);
-        if (d->http != NULL) kvp_format_hostport(&d->http_bound, self.http);
+        if (d->http != NULL) kvp_http_format(&d->http_bound, s->creds.has_http_tls, self.http);
         kvp_master_note_masters(kvp_server_core(d->server), "", &self, 1);
         return KVP_OK;
     }
     if (strcmp(at.host, "0.0.0.0") == 0 || strcmp(at.host, "::") == 0) (void)gethostname(at.host, sizeof at.host - 1);
     if (at.port == 0) at.port = kvp_server_bound(d->server)->port;
-    if (d->http != NULL) kvp_format_hostport(&d->http_bound, http);
+    if (d->http != NULL) kvp_http_format(&d->http_bound, s->creds.has_http_tls, http);
     return kvp_ha_start(d->ha, &d->uv, kvp_format_hostport(&at, address), http);
 }
 
@@ -531,7 +536,9 @@ build_http(daemon_t *d, const settings_t *s)
     d->admin.protection = d->protection;
     if (s->conductor.host[0] != '\0') kvp_format_hostport(&s->conductor, d->admin.conductor);
     kvp_err_t err = kvp_admin_route(&d->admin, d->http, &d->loop, d->server, d->ha, d->events);
-    if (err == KVP_OK) err = kvp_http_protect(d->http, s->authn.token_file, s->authn.has_metrics_token);
+    if (err == KVP_OK)
+        err = kvp_http_protect(d->http, s->authn.token_file, s->authn.has_metrics_token,
+                               s->creds.has_http_tls ? KVP_IS_MASTER : KVP_MAY_NOTHING);
     if (err == KVP_OK) err = kvp_admin_sample(&d->admin, &d->uv);
     return err != KVP_OK ? err : kvp_http_start(d->http, &s->http, &d->http_bound);
 }

@@ -6,6 +6,7 @@
 #include "common/daemon/http.h"
 
 #include "common/clock.h"
+#include "common/daemon/http_tls.h"
 #include "common/daemon/http_tokens.h"
 #include "common/hostid.h"
 #include "common/http_guard.h"
@@ -37,6 +38,7 @@
 #define SLOW_MAX 32u
 /* size of the pieces of a response; a response up to this size is sent at once, without the time limit of a transfer */
 #define PIECE_BYTES (64u << 10)
+#define TLS_VERSIONS "NORMAL:-VERS-ALL:+VERS-TLS1.3" /* for GnuTLS */
 
 typedef struct {
     kvp_list_t link;
@@ -60,6 +62,7 @@ struct kvp_http {
     _Atomic uint32_t slow_n; /* number of requests that are queued or running in slow handlers, without parked ones */
     uint32_t slow_max;
     kvp_http_tokens_t tokens;
+    kvp_http_tls_t tls;
     bool is_starting;
     char start_error[256]; /* message of libmicrohttpd about a failed start */
 };
@@ -545,13 +548,16 @@ kvp_http_destroy(kvp_http_t *http)
     kvp_list_foreach_safe (pos, tmp, &http->routes)
         free(kvp_list_entry(pos, route_t, link));
     kvp_http_tokens_close(&http->tokens);
+    kvp_http_tls_free(&http->tls);
     free(http);
 }
 
 kvp_err_t
-kvp_http_protect(kvp_http_t *http, const char *token_file, bool has_metrics)
+kvp_http_protect(kvp_http_t *http, const char *token_file, bool has_metrics, kvp_authrole_t tls)
 {
-    return kvp_http_tokens_open(&http->tokens, token_file, has_metrics, KVP_MAY_NOTHING);
+    const kvp_err_t err = tls == KVP_MAY_NOTHING ? KVP_OK : kvp_http_tls_load(&http->tls, tls);
+
+    return err != KVP_OK ? err : kvp_http_tokens_open(&http->tokens, token_file, has_metrics, KVP_MAY_NOTHING);
 }
 
 const char *
@@ -622,6 +628,11 @@ start_daemon(kvp_http_t *http, const struct addrinfo *at)
 {
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG | MHD_ALLOW_SUSPEND_RESUME;
     if (at->ai_family == AF_INET6) flags |= MHD_USE_IPv6;
+    if (http->tls.cert != NULL) flags |= MHD_USE_TLS;
+    const struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, http->tls.cert},
+                                         {MHD_OPTION_HTTPS_MEM_KEY, 0, http->tls.key},
+                                         {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)TLS_VERSIONS},
+                                         {MHD_OPTION_END, 0, NULL}};
     http->is_starting = true;
     snprintf(http->start_error, sizeof(http->start_error), "libmicrohttpd does not start");
     struct MHD_Daemon *mhd = MHD_start_daemon(
@@ -629,7 +640,8 @@ start_daemon(kvp_http_t *http, const struct addrinfo *at)
         at->ai_addr, MHD_OPTION_NOTIFY_COMPLETED, on_completed, http, MHD_OPTION_NOTIFY_CONNECTION, on_connection, http,
         MHD_OPTION_UNESCAPE_CALLBACK, unescape_path, NULL, MHD_OPTION_CONNECTION_LIMIT,
         http->places.max + CONNECTIONS_MORE, MHD_OPTION_CONNECTION_TIMEOUT, CONNECTION_TIMEOUT_S,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_END);
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_ARRAY,
+        http->tls.cert != NULL ? tls : tls + KVP_ARRAY_LEN(tls) - 1, MHD_OPTION_END);
     http->is_starting = false;
     return mhd;
 }

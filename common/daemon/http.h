@@ -13,6 +13,7 @@
 #include "common/buf.h"
 #include "common/jsonw.h"
 #include "common/parse.h"
+#include "common/trust/identity.h"
 
 #include <json-c/json_types.h>
 
@@ -51,10 +52,11 @@ kvp_err_t kvp_http_route_slow(kvp_http_t *http, const char *method, const char *
 void kvp_http_size(kvp_http_t *http, uint32_t places, uint32_t slow);
 
 /* kvp_http_protect makes requests need a token of that file; http_tokens.c has the role for each path. NULL = no
- * request needs one. has_metrics: /metrics needs a token as well. Call it before the start. The errors of
- * kvp_http_tokens_open, logged. kvp_http_own_token returns the value of Authorization for this process's requests to
- * itself, which permits everything; "" = no request needs a token. */
-kvp_err_t kvp_http_protect(kvp_http_t *http, const char *token_file, bool has_metrics) KVP_MUST_USE;
+ * request needs one. has_metrics: /metrics needs a token as well. tls: the server speaks TLS alone, with this process's
+ * certificate of that role, which is read here once (ADR 0057); KVP_MAY_NOTHING = without TLS. Call it before the
+ * start. The errors of kvp_http_tokens_open and kvp_http_tls_load, logged. kvp_http_own_token returns the value of
+ * Authorization for this process's requests to itself, which permits everything; "" = no request needs a token. */
+kvp_err_t kvp_http_protect(kvp_http_t *http, const char *token_file, bool has_metrics, kvp_authrole_t tls) KVP_MUST_USE;
 const char *kvp_http_own_token(const kvp_http_t *http);
 
 /* Parking, for a slow handler that must wait for an event. The handler calls kvp_http_park and returns without an

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/trust/certs.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <openssl/err.h>
@@ -16,6 +17,8 @@
 #include <unistd.h>
 
 #define SERIAL_BYTES 16
+#define NAMES_MAX 2048u /* longest text of the alternative names */
+#define HOST_CHARS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-*"
 /* a certificate is valid from this long before its creation on, because the clocks of hosts differ */
 #define BACK_S 300
 
@@ -120,31 +123,49 @@ read_ca(const char *dir, X509 **cert_out, EVP_PKEY **key_out, char *why_out)
     return KVP_OK;
 }
 
-/* Adds the extensions and signs: a certificate of the CA for the URI, or, if uri is NULL, the CA itself. */
+/* Appends the names and addresses of hosts to the alternative names, in OpenSSL's form. */
 static bool
-finish_cert(X509 *cert, X509 *ca, EVP_PKEY *ca_key, const char *uri)
+add_hosts(char names[NAMES_MAX], const char *hosts)
 {
-    const bool is_ca = uri == NULL;
+    for (const char *at = hosts; at[0] != '\0';) {
+        const size_t len = strcspn(at, ","), had = strlen(names);
+        char host[INET6_ADDRSTRLEN + 208], addr[16];
+
+        snprintf(host, sizeof host, "%.*s", (int)len, at);
+        const bool is_addr = inet_pton(AF_INET, host, addr) == 1 || inet_pton(AF_INET6, host, addr) == 1;
+        if (len == 0 || len >= sizeof host || had + len + 8 > NAMES_MAX || (!is_addr && strspn(host, HOST_CHARS) < len))
+            return false;
+        snprintf(names + had, NAMES_MAX - had, ",%s:%s", is_addr ? "IP" : "DNS", host);
+        at += len + (at[len] == ',');
+    }
+    return true;
+}
+
+/* Adds the extensions and signs: a certificate of the CA for the names, or, if names is NULL, the CA itself. */
+static bool
+finish_cert(X509 *cert, X509 *ca, EVP_PKEY *ca_key, const char *names)
+{
+    const bool is_ca = names == NULL;
 
     return X509_set_issuer_name(cert, X509_get_subject_name(ca)) == 1 &&
            add_extension(cert, ca, NID_basic_constraints, is_ca ? "critical,CA:TRUE,pathlen:0" : "critical,CA:FALSE") &&
            add_extension(cert, ca, NID_key_usage,
                          is_ca ? "critical,keyCertSign,cRLSign" : "critical,digitalSignature") &&
            add_extension(cert, ca, NID_subject_key_identifier, "hash") &&
-           (is_ca || (add_extension(cert, ca, NID_subject_alt_name, uri) &&
+           (is_ca || (add_extension(cert, ca, NID_subject_alt_name, names) &&
                       add_extension(cert, ca, NID_ext_key_usage, "serverAuth,clientAuth") &&
                       add_extension(cert, ca, NID_authority_key_identifier, "keyid"))) &&
            X509_sign(cert, ca_key, EVP_sha256()) > 0;
 }
 
 kvp_err_t
-kvp_certs_make(const char *dir, kvp_authrole_t role, const char *name, uint64_t ttl_s, bool is_replaced, char *path_out,
-               char *why_out)
+kvp_certs_make(const char *dir, kvp_authrole_t role, const char *name, const char *hosts, uint64_t ttl_s,
+               bool is_replaced, char *path_out, char *why_out)
 {
     const bool is_ca = role == KVP_MAY_NOTHING;
     kvp_identity_t who = {.role = role};
     const char *fault = kvp_identity_set_name(&who, name, strlen(name));
-    char cluster[KVP_IDENTITY_CLUSTER_MAX + 1], uri[2 * KVP_IDENTITY_NAME_MAX + KVP_IDENTITY_CLUSTER_MAX + 48];
+    char cluster[KVP_IDENTITY_CLUSTER_MAX + 1], names[NAMES_MAX];
     X509 *ca = NULL, *cert = NULL;
     EVP_PKEY *ca_key = NULL, *key = NULL;
     kvp_err_t err = KVP_OK;
@@ -160,14 +181,18 @@ kvp_certs_make(const char *dir, kvp_authrole_t role, const char *name, uint64_t 
     if (!is_ca && (X509_NAME_get_text_by_NID(X509_get_subject_name(ca), NID_commonName, cluster, sizeof cluster) <= 0 ||
                    kvp_identity_check_name(cluster, strlen(cluster)) != NULL))
         goto out;
-    if (!is_ca) snprintf(uri, sizeof uri, "URI:kvpool://%s/%s/%s", cluster, kvp_authrole_name(role), name);
-    snprintf(path_out, KVP_CERTS_PATH_MAX, "%s/%s%s%s", dir, is_ca ? "ca" : kvp_authrole_name(role), is_ca ? "" : "-",
-             is_ca ? "" : name);
-    if (!is_ca && strchr(name, '/') != NULL) path_out[strlen(path_out) - strlen(strchr(name, '/'))] = '-';
+    if (!is_ca) snprintf(names, sizeof names, "URI:kvpool://%s/%s/%s", cluster, kvp_authrole_name(role), name);
+    err = fail_cert(why_out, KVP_INVALID, "--host: names and addresses of hosts, with commas between");
+    if (!is_ca && !add_hosts(names, hosts)) goto out;
+    if (is_ca)
+        snprintf(path_out, KVP_CERTS_PATH_MAX, "%s/ca", dir);
+    else
+        snprintf(path_out, KVP_CERTS_PATH_MAX, "%s/%s-%s%s%s", dir, kvp_authrole_name(role),
+                 who.name[0] == '\0' ? "default" : who.name, who.node[0] == '\0' ? "" : "-", who.node);
     err = fail_cert(why_out, KVP_NOMEM, "out of memory");
     key = EVP_EC_gen("P-256");
     if (key != NULL) cert = make_cert(key, is_ca ? name : kvp_authrole_name(role), time(NULL) + (time_t)ttl_s);
-    if (cert != NULL && finish_cert(cert, is_ca ? cert : ca, is_ca ? key : ca_key, is_ca ? NULL : uri))
+    if (cert != NULL && finish_cert(cert, is_ca ? cert : ca, is_ca ? key : ca_key, is_ca ? NULL : names))
         err = write_pem(path_out, "key", is_replaced, key, NULL, why_out);
     if (err == KVP_OK) err = write_pem(path_out, "pem", is_replaced, NULL, cert, why_out);
     if (err == KVP_OK && ASN1_TIME_compare(X509_get0_notAfter(is_ca ? cert : ca), X509_get0_notAfter(cert)) < 0)

@@ -15,6 +15,7 @@ typedef struct {
     const char *tls_ca; /* the certificates of authorities that this process trusts */
     const char *tls_cert, *tls_key; /* the own certificate, and its key of mode 0600 */
     const char *tls_crl; /* list of revoked certificates */
+    bool has_http_tls; /* flag of a daemon: its HTTP port has TLS */
     bool is_insecure; /* flag of a daemon: ports may be open to other hosts without TLS or tokens (kvp_may_listen) */
 } kvp_creds_t;
 

@@ -4,10 +4,10 @@
 #include "common/trust/tls.h"
 
 #include "common/clock.h"
+#include "common/trust/x509.h"
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
-#include <openssl/x509v3.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -118,42 +118,7 @@ note_fault(kvp_tls_t *t)
     return fail_tls(t, KVP_PROTO, "TLS failed: %s", text);
 }
 
-/* ---- identities in certificates */
-/* Names a certificate: the SHA-256 of the digest of its issuer and of its serial number. */
-static void
-name_certificate(const X509_NAME *issuer, const ASN1_INTEGER *serial, digest_t out)
-{
-    uint8_t text[sizeof(digest_t) + 64] = {0};
-    const size_t len = kvp_min_u64((uint64_t)ASN1_STRING_length(serial), 64);
-
-    (void)X509_NAME_digest(issuer, EVP_sha256(), text, NULL);
-    memcpy(text + sizeof(digest_t), ASN1_STRING_get0_data(serial), len);
-    (void)EVP_Digest(text, sizeof(digest_t) + len, out, NULL, EVP_sha256(), NULL);
-}
-
-/* Reads the identity from the only alternative name of a certificate, a URI. */
-static void
-read_identity(X509 *cert, kvp_identity_t *who_out)
-{
-    GENERAL_NAMES *names = X509_get_ext_d2i(cert, NID_subject_alt_name, NULL, NULL);
-    const GENERAL_NAME *name = sk_GENERAL_NAME_num(names) == 1 ? sk_GENERAL_NAME_value(names, 0) : NULL;
-    const ASN1_INTEGER *serial = X509_get0_serialNumber(cert);
-    const char *why = "it is not one name kvpool://CLUSTER/ROLE/NAME as subject alternative name";
-    kvp_err_t err = KVP_INVALID;
-    struct tm end;
-
-    *who_out = (kvp_identity_t){.role = KVP_MAY_NOTHING};
-    if (name != NULL && name->type == GEN_URI)
-        err = kvp_identity_parse_uri((const char *)ASN1_STRING_get0_data(name->d.ia5),
-                                     (size_t)ASN1_STRING_length(name->d.ia5), who_out, &why);
-    GENERAL_NAMES_free(names);
-    if (err != KVP_OK) kvp_identity_refuse(who_out, KVP_DENIED, "the name in the certificate: %s", why);
-    for (int i = 0; i < ASN1_STRING_length(serial) && i < (int)KVP_IDENTITY_ID_MAX / 2; i++)
-        snprintf(who_out->id + 2 * i, 3, "%02x", ASN1_STRING_get0_data(serial)[i]);
-    name_certificate(X509_get_issuer_name(cert), serial, who_out->digest);
-    if (ASN1_TIME_to_tm(X509_get0_notAfter(cert), &end) == 1) who_out->end_s = (uint64_t)timegm(&end);
-}
-
+/* ---- identities of peers */
 /* Reads the peer's certificate after the handshake, and compares the cluster. NOT_FOUND: the peer has none. */
 static kvp_err_t
 check_peer(kvp_tls_t *t)
@@ -162,7 +127,7 @@ check_peer(kvp_tls_t *t)
     kvp_identity_t *who = &t->peer;
 
     if (cert == NULL) return KVP_NOT_FOUND;
-    read_identity(cert, who);
+    kvp_x509_identity(cert, who);
     if (who->role == KVP_MAY_NOTHING) return KVP_DENIED;
     if (t->cluster[0] != '\0' && strcmp(who->cluster, t->cluster) != 0) {
         char cluster[sizeof who->cluster];
@@ -187,7 +152,7 @@ note_refused(int is_valid, X509_STORE_CTX *store)
     if (issuer == NULL && sk_X509_num(X509_STORE_CTX_get0_chain(store)) > 1)
         issuer = sk_X509_value(X509_STORE_CTX_get0_chain(store), 1);
     if (issuer == NULL || X509_verify(cert, X509_get0_pubkey(issuer)) != 1) return is_valid;
-    read_identity(cert, &t->peer);
+    kvp_x509_identity(cert, &t->peer);
     t->peer.role = KVP_MAY_NOTHING;
     return is_valid;
 }
@@ -199,7 +164,7 @@ check_server(kvp_tls_t *t)
     const kvp_identity_t *who = &t->peer;
 
     if (check_peer(t) != KVP_OK) return fail_tls(t, KVP_DENIED, "the %s: %s", t->peer_text, who->why);
-    if (!kvp_authrole_is_daemon(who->role, t->role))
+    if (t->role == KVP_MAY_NOTHING ? kvp_authrole_is_client(who->role) : !kvp_authrole_is_daemon(who->role, t->role))
         return fail_tls(t, KVP_DENIED, "the certificate of the %s is of the role %s", t->peer_text,
                         kvp_authrole_name(who->role));
     if (t->name[0] != '\0' &&
@@ -237,7 +202,7 @@ use_certificate(SSL_CTX *ctx, const kvp_creds_t *files, kvp_identity_t *who_out,
         return fail_file(why_out, "the certificate %.120s", files->tls_cert);
     if (SSL_CTX_use_PrivateKey_file(ctx, files->tls_key, SSL_FILETYPE_PEM) != 1 || SSL_CTX_check_private_key(ctx) != 1)
         return fail_file(why_out, "the key %.120s", files->tls_key);
-    read_identity(SSL_CTX_get0_certificate(ctx), who_out);
+    kvp_x509_identity(SSL_CTX_get0_certificate(ctx), who_out);
     return who_out->role != KVP_MAY_NOTHING || fail_file(why_out, "%.100s: %.120s", files->tls_cert, who_out->why);
 }
 
@@ -354,7 +319,7 @@ tls_create(SSL_CTX *ctx, bool is_client, kvp_authrole_t role, const char *cluste
     if (t == NULL) return NULL;
     pthread_mutex_init(&t->lock, NULL);
     t->is_client = is_client;
-    t->peer_text = is_client ? kvp_authrole_name(role) : "client";
+    t->peer_text = !is_client ? "client" : role == KVP_MAY_NOTHING ? "daemon" : kvp_authrole_name(role);
     t->role = role;
     snprintf(t->cluster, sizeof t->cluster, "%s", cluster);
     if (ctx == NULL) return t;
@@ -624,8 +589,8 @@ add_revoked(X509_CRL *crl, digest_t **list_io, size_t *n_io)
     if (list == NULL) return false;
     *list_io = list;
     for (int i = 0; i < n; i++)
-        name_certificate(X509_CRL_get_issuer(crl), X509_REVOKED_get0_serialNumber(sk_X509_REVOKED_value(entries, i)),
-                         list[(*n_io)++]);
+        kvp_x509_name(X509_CRL_get_issuer(crl), X509_REVOKED_get0_serialNumber(sk_X509_REVOKED_value(entries, i)),
+                      list[(*n_io)++]);
     return true;
 }
 

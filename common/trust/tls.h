@@ -17,9 +17,10 @@ typedef struct kvp_tls_server kvp_tls_server_t;
 
 #pragma GCC visibility push(default)
 
-/* kvp_tls_client makes a connection of a client to a peer with the role `role`, and with the name `name` (NULL = any).
- * The peer's cluster is that of the own certificate, if there is one. NULL: no memory. A fault of the files (a CA is
- * needed; a certificate and its key are not) is the result of the connection's first call. */
+/* kvp_tls_client makes a connection of a client to a peer with the role `role` (KVP_MAY_NOTHING = any daemon's), and
+ * with the name `name` (NULL = any). The peer's cluster is that of the own certificate, if there is one. NULL: no
+ * memory. A fault of the files (a CA is needed; a certificate and its key are not) is the result of the connection's
+ * first call. */
 kvp_tls_t *kvp_tls_client(const kvp_creds_t *files, kvp_authrole_t role, const char *name);
 
 /* kvp_tls_server_create reads the files of a server of the role `role`: CA, certificate and key. The paths are

@@ -118,7 +118,9 @@ build_node(daemon_t *d, const kvp_node_opts_t *s)
         .keep_ns = s->keeper_hold_ns,
         .fetch = &kvp_fetch_ops,
         .is_alone = true,
-        .http_protection = kvp_protection_of(&s->http, s->http_token_file != NULL ? "tokens" : NULL),
+        .http_protection = kvp_protection_of(&s->http, s->http_token_file == NULL ? NULL
+                                                       : s->creds.has_http_tls    ? "tls"
+                                                                                  : "tokens"),
         .is_insecure = s->creds.is_insecure,
         .is_lazy = !s->has_populate,
     };
@@ -168,7 +170,9 @@ build_http(daemon_t *d, const kvp_node_opts_t *s)
     err = kvp_node_admin_init(&d->admin, d->http, d->node);
     if (err == KVP_OK && s->has_rest) err = kvp_node_rest_init(&d->rest, d->http, s, d->node);
     if (err == KVP_OK) err = kvp_log_audit_open(s->audit);
-    if (err == KVP_OK) err = kvp_http_protect(d->http, s->http_token_file, s->has_metrics_token);
+    if (err == KVP_OK)
+        err = kvp_http_protect(d->http, s->http_token_file, s->has_metrics_token,
+                               s->creds.has_http_tls ? KVP_IS_NODE : KVP_MAY_NOTHING);
     return err != KVP_OK ? err : kvp_http_start(d->http, &s->http, &d->http_bound);
 }
 

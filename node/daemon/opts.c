@@ -55,6 +55,8 @@ static const kvp_opt_t opts[] = {
              "token whose role allows the request. The file is read again when it changes."},
     {KVP_OPT(BOOL, "metrics-token", kvp_node_opts_t, has_metrics_token),
      .help = "With --tokens: /metrics needs a token of the role `monitor`, too."},
+    {KVP_OPT(BOOL, "http-tls", kvp_node_opts_t, creds.has_http_tls),
+     .help = "--http serves https alone, with --tls-cert and --tls-key as they are at the start."},
     {KVP_OPT_TEXT("audit", kvp_node_opts_t, audit, "FILE"),
      .help = "Refusals of --http are lines of this file instead of the log: at most 100 a second, and then their "
              "number. The file may be moved away at any time."},

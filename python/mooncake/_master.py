@@ -174,7 +174,7 @@ def main():
     check_open(_PROGRAM, tokens, *[at_http] * flags["enable_metric_reporting"], *[at_metadata] * flags["enable_http_metadata_server"])
     parent = os.getpid()
     child = subprocess.Popen(
-        [str(FOLDER / "kvpool-master"), "--listen", join_host(host, port), "--insecure", "--http", "127.0.0.1:0", "--data-dir",
+        [str(FOLDER / "kvpool-master"), "--listen", join_host(host, port), "--insecure", "--http", "127.0.0.1:0", "--http-tls=no", "--data-dir",
          _state_folder(f"{port}-{cluster}" if etcd else port), *more],
         stdout=subprocess.PIPE, stderr=log, text=True, preexec_fn=lambda: _die_with(parent))
     for sig in (signal.SIGTERM, signal.SIGINT):

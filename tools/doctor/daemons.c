@@ -74,7 +74,7 @@ ask_engines(kvp_doctor_facts_t *facts, const char *at)
 {
     struct json_object *answer, *list;
     const char *why;
-    const kvp_err_t err = kvp_cli_http(at, "/ready", NULL, &answer, &why, NULL);
+    const kvp_err_t err = kvp_cli_http(at, KVP_IS_CONDUCTOR, "/ready", NULL, &answer, &why, NULL);
 
     for (size_t i = err == KVP_OK ? kvp_json_get_list(answer, "unreachable", &list) : 0; i > 0; i--) {
         struct json_object *it = json_object_array_get_idx(list, i - 1);
@@ -92,7 +92,7 @@ ask_daemon(kvp_doctor_facts_t *facts, const char *at, bool is_named)
     struct json_object *answer;
     const char *why = "";
     time_t date;
-    const kvp_err_t err = kvp_cli_http(at, "/health", NULL, &answer, &why, &date);
+    const kvp_err_t err = kvp_cli_http(at, KVP_MAY_NOTHING, "/health", NULL, &answer, &why, &date);
     const char *version = kvp_json_get_text(answer, "version");
     /* the two clocks are in whole seconds, so each of the two times may be up to a second later than it reads */
     const long least_s = date - time(NULL) - 1, most_s = date + 1 - before;

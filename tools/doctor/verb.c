@@ -330,7 +330,7 @@ kvp_cli_doctor(const kvp_cli_verb_t *verb, int argc, char **argv)
         "http",
         KVP_CLI_TEXT,
         &http,
-        "HOST:PORT[,...]",
+        "[https://]HOST:PORT[,...]",
         "check the daemons with these --http addresses: version, clock, engines (default: the masters)",
         0,
         0};

@@ -95,7 +95,7 @@ typedef struct {
 
 /* Writes the address of the leader's HTTP port; false if no leader is known. */
 static bool
-find_http(const sampler_t *s, struct json_object *stat, char at[KVP_HOSTPORT_TEXT_MAX])
+find_http(const sampler_t *s, struct json_object *stat, char at[KVP_CLI_HTTP_MAX])
 {
     struct json_object *masters;
     const size_t n = kvp_json_get_list(stat, "masters", &masters);
@@ -106,10 +106,10 @@ find_http(const sampler_t *s, struct json_object *stat, char at[KVP_HOSTPORT_TEX
 
         if (strcmp(kvp_json_get_text(master, "state"), "leader") != 0 || colon == NULL) continue;
         if (kvp_cli_http_of(master, at)) return true;
-        snprintf(at, KVP_HOSTPORT_TEXT_MAX, "%.*s:" HTTP_PORT, (int)(colon - address), address);
+        snprintf(at, KVP_CLI_HTTP_MAX, "%.*s:" HTTP_PORT, (int)(colon - address), address);
         return true;
     }
-    if (s->http != NULL) snprintf(at, KVP_HOSTPORT_TEXT_MAX, "%s", s->http);
+    if (s->http != NULL) snprintf(at, KVP_CLI_HTTP_MAX, "%s", s->http);
     return s->http != NULL;
 }
 
@@ -121,7 +121,7 @@ compare_pools(const char *at, struct json_object *stat)
     const char *why = "its answer is not of a master";
     struct json_object *health = NULL;
 
-    if (kvp_cli_http(at, "/health", NULL, &health, &why, NULL) == KVP_OK)
+    if (kvp_cli_http(at, KVP_IS_MASTER, "/health", NULL, &health, &why, NULL) == KVP_OK)
         why =
             strcmp(kvp_json_get_text(health, "pool_id"), kvp_json_get_text(kvp_json_get(stat, "pool"), "pool_id")) == 0
                 ? NULL
@@ -135,7 +135,7 @@ static void
 add_metrics(sampler_t *s, struct json_object *stat)
 {
     const char *why = "its answer is not of a master";
-    char at[KVP_HOSTPORT_TEXT_MAX] = "the master", error[400], *text = NULL;
+    char at[KVP_CLI_HTTP_MAX] = "the master", error[400], *text = NULL;
 
     if (json_object_get_boolean(kvp_json_get(kvp_json_get(stat, "pool"), "is_standby"))) {
         json_object_object_add(stat, "metrics_error", json_object_new_string("A standby answers no calls."));
@@ -150,15 +150,15 @@ add_metrics(sampler_t *s, struct json_object *stat)
         if (difference != NULL)
             why = difference;
         else
-            s->is_same_pool = kvp_cli_http_text(at, "/metrics", &text, &why) == KVP_OK;
+            s->is_same_pool = kvp_cli_http_text(at, KVP_IS_MASTER, "/metrics", &text, &why) == KVP_OK;
     }
     if (text != NULL) {
         json_object_object_add(stat, "metrics", kvp_top_metrics(text));
         free(text);
         return;
     }
-    snprintf(error, sizeof error, "No metrics from http://%s: %s. --http HOST:PORT names the master's HTTP port.", at,
-             why);
+    snprintf(error, sizeof error, "No metrics from %s%s: %s. --http HOST:PORT names the master's HTTP port.",
+             strncmp(at, "https://", 8) == 0 ? "" : "http://", at, why);
     json_object_object_add(stat, "metrics_error", json_object_new_string(error));
 }
 
@@ -357,16 +357,17 @@ kvp_cli_top(const kvp_cli_verb_t *verb, int argc, char **argv)
     const kvp_cli_opt_t opts[] = {
         {"interval", KVP_CLI_DURATION, &t.interval_ns, "TIME", "the time between two samples (default 1s)", 100000000,
          3600 * KVP_NS_PER_S},
-        {"http", KVP_CLI_TEXT, &t.sampler.http, "HOST:PORT",
+        {"http", KVP_CLI_TEXT, &t.sampler.http, "[https://]HOST:PORT",
          "the master's HTTP port, for latencies and tenants (default: as the master reports, else port " HTTP_PORT ")",
          0, 0}};
     const char *terminal = getenv("TERM");
     kvp_cli_common_t common;
     kvp_hostport_t at;
+    bool has_tls;
     int first, code = kvp_cli_parse(verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &common, &first);
 
     if (code != KVP_EXIT_GO_ON) return code;
-    if (t.sampler.http != NULL && kvp_parse_hostport(t.sampler.http, &at) != KVP_OK)
+    if (t.sampler.http != NULL && kvp_cli_http_parse(t.sampler.http, &at, &has_tls) != KVP_OK)
         return kvp_cli_complain(verb, KVP_EXIT_USAGE, "\"%s\" is not HOST:PORT", t.sampler.http);
     if (common.is_json || !isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) ||
         (terminal != NULL && strcmp(terminal, "dumb") == 0))

@@ -30,13 +30,15 @@ read_words(int n, char **words, kvp_authrole_t *role_out, char name_out[NAME_MAX
 int
 kvp_cli_cert(const kvp_cli_verb_t *verb, int argc, char **argv)
 {
-    const char *dir = ".", *cluster = "kvpool";
+    const char *dir = ".", *cluster = "kvpool", *hosts = "";
     uint64_t ttl_ns = 0;
     bool is_replaced = false;
     const kvp_cli_opt_t opts[] = {
         {"dir", KVP_CLI_TEXT, &dir, "DIR", "the folder with the CA, for all but init (default: this folder)", 0, 0},
         {"cluster", KVP_CLI_TEXT, &cluster, "NAME", "init: the pool's name in all certificates (default: kvpool)", 0,
          0},
+        {"host", KVP_CLI_TEXT, &hosts, "HOST[,HOST]",
+         "names and addresses of a daemon's HTTP port with TLS; not for init", 0, 0},
         {"ttl", KVP_CLI_DURATION, &ttl_ns, "TIME",
          "how long the certificate is valid, such as 30d (default: 365d, a CA 3650d)", NS_PER_S, 7300 * DAY_NS},
         {"replace", KVP_CLI_FLAG, &is_replaced, NULL, "replace existing files; not for init", 0, 0},
@@ -58,7 +60,8 @@ kvp_cli_cert(const kvp_cli_verb_t *verb, int argc, char **argv)
             verb, KVP_EXIT_USAGE,
             "--replace is not for a CA: all certificates would be of another CA. Use another folder");
     if (ttl_ns == 0) ttl_ns = (is_ca ? 3650 : 365) * DAY_NS;
-    err = kvp_certs_make(is_ca ? name : dir, role, is_ca ? cluster : name, ttl_ns / NS_PER_S, is_replaced, path, why);
+    err = kvp_certs_make(is_ca ? name : dir, role, is_ca ? cluster : name, hosts, ttl_ns / NS_PER_S, is_replaced, path,
+                         why);
     if (err != KVP_OK) return kvp_cli_complain(verb, err == KVP_INVALID ? KVP_EXIT_USAGE : KVP_EXIT_REFUSED, "%s", why);
     if (why[0] != '\0') fprintf(stderr, "%s: warning: %s\n", verb->name, why);
     kvp_table_t *report = kvp_report_create();

@@ -368,7 +368,7 @@ stat_conductor(const kvp_cli_verb_t *verb, const char *at, kvp_cli_common_t *com
 {
     struct json_object *services;
     const char *why = "the server there is no conductor; use the port of its --http";
-    const kvp_err_t err = kvp_cli_http(at, "/services", NULL, &services, &why, NULL);
+    const kvp_err_t err = kvp_cli_http(at, KVP_IS_CONDUCTOR, "/services", NULL, &services, &why, NULL);
 
     if (err == KVP_INVALID) return kvp_cli_complain(verb, KVP_EXIT_USAGE, "\"%s\" is not HOST:PORT", at);
     if (err != KVP_OK || !json_object_is_type(services, json_type_array)) {
@@ -475,7 +475,7 @@ kvp_cli_stat(const kvp_cli_verb_t *verb, int argc, char **argv)
         {"watch", KVP_CLI_PERIOD, &watch_ns, "TIME]", "a line of rates each interval (default 1s), until interrupted",
          100000000, 3600 * KVP_NS_PER_S},
         {"conductor", KVP_CLI_FLAG, &is_conductor, NULL, "what a conductor knows, instead of the pool", 0, 0},
-        {"conductor-http", KVP_CLI_TEXT, &conductor_http, "HOST:PORT",
+        {"conductor-http", KVP_CLI_TEXT, &conductor_http, "[https://]HOST:PORT",
          "of the conductor (default " KVP_CLI_CONDUCTOR ")", 0, 0}};
     kvp_cli_common_t common;
     kvpool_t *pool = NULL;

@@ -61,7 +61,7 @@ start_conductor(const kvp_cli_verb_t *verb, kvp_local_pool_t *local, const char 
              "{\"endpoint\": \"%s\", \"replay_endpoint\": \"%s\", \"type\": \"Mooncake\", \"instance_id\": \"pool\", "
              "\"shared\": true}",
              kvp_local_events("events", events), kvp_local_events("replay", replay));
-    const kvp_err_t err = kvp_cli_http(local->conductor.http, "/register", body, &answer, &why, NULL);
+    const kvp_err_t err = kvp_cli_http(local->conductor.http, KVP_IS_CONDUCTOR, "/register", body, &answer, &why, NULL);
     json_object_put(answer);
     if (err == KVP_OK) return KVP_EXIT_DONE;
     return kvp_cli_complain(verb, KVP_EXIT_REFUSED, "the conductor does not follow the master: %s", kvp_err_name(err));

@@ -27,7 +27,7 @@ make(const char *ca, kvp_authrole_t role, const char *name)
     kvp_err_t err;
 
     snprintf(dir, sizeof dir, "%s/%s", home, ca);
-    err = kvp_certs_make(dir, role, name, TTL_S, false, path, why);
+    err = kvp_certs_make(dir, role, name, "", TTL_S, false, path, why);
     if (err != KVP_OK) fail_msg("%s", why);
 }
 

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/daemon/http_tls.h"
+
+#include "common/log.h"
+#include "common/trust/tls.h"
+
+#include <errno.h>
+#include <microhttpd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PEM_MAX_BYTES (64u << 10)
+
+/* Returns the text of a file, which the caller frees; NULL: errno is the reason. */
+static char *
+read_pem(const char *path)
+{
+    FILE *file = fopen(path, "re");
+    char *text = file == NULL ? NULL : calloc(1, PEM_MAX_BYTES + 1);
+    size_t n = text == NULL ? 0 : fread(text, 1, PEM_MAX_BYTES, file);
+
+    if (file != NULL) fclose(file);
+    if (n > 0) return text;
+    free(text);
+    return NULL;
+}
+
+kvp_err_t
+kvp_http_tls_load(kvp_http_tls_t *tls, kvp_authrole_t role)
+{
+    char why[KVP_TLS_WHY_MAX] = "";
+    kvp_tls_server_t *checked = NULL;
+    kvp_creds_t files;
+
+    if (MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES) {
+        kvp_log_error("http",
+                      "--http-tls: this program's libmicrohttpd %s has no TLS. Programs that are built with the "
+                      "distribution's library have it; else use a proxy with TLS before the port",
+                      MHD_get_version());
+        return KVP_INVALID;
+    }
+    if (!kvp_creds_tls(&files) || files.tls_cert == NULL) {
+        kvp_log_error("http", "--http-tls needs a certificate: --tls-ca, --tls-cert and --tls-key (kvpool cert)");
+        return KVP_INVALID;
+    }
+    const kvp_err_t err = kvp_tls_server_create(&files, role, &checked, why);
+    kvp_tls_server_destroy(checked);
+    if (err != KVP_OK) {
+        kvp_log_error("http", "--http-tls: %s", why);
+        return err;
+    }
+    tls->cert = read_pem(files.tls_cert);
+    tls->key = read_pem(files.tls_key);
+    if (tls->cert != NULL && tls->key != NULL) return KVP_OK;
+    kvp_log_error("http", "--http-tls: cannot read %s: %s", tls->cert == NULL ? files.tls_cert : files.tls_key,
+                  strerror(errno));
+    return KVP_INVALID;
+}
+
+void
+kvp_http_tls_free(kvp_http_tls_t *tls)
+{
+    if (tls->key != NULL) explicit_bzero(tls->key, strlen(tls->key));
+    free(tls->cert);
+    free(tls->key);
+    *tls = (kvp_http_tls_t){.cert = NULL};
+}
+
+const char *
+kvp_http_format(const kvp_hostport_t *at, bool has_tls, char dst[KVP_HTTP_ADDRESS_MAX])
+{
+    char text[KVP_HOSTPORT_TEXT_MAX];
+
+    snprintf(dst, KVP_HTTP_ADDRESS_MAX, "%s%s", has_tls ? "https://" : "", kvp_format_hostport(at, text));
+    return dst;
+}
