@@ -95,27 +95,27 @@ ask(uint32_t deadline_ms)
     return kvpool_exists(pool, "k", 1, &yes, &opts);
 }
 
-TEST_WITH(test_the_leader_is_the_second_of_three, setup, teardown)
+TEST_TIMED(test_the_leader_is_the_second_of_three, setup, teardown)
 {
     uint64_t began = kvp_now_ns();
 
     lead(1, 1);
     assert_int_equal(open_at(list, LONG_MS), KVPOOL_OK);
     assert_int_equal(ask(LONG_MS), KVPOOL_OK);
-    assert_in_range(ms_since(began), 0, SOON_MS);
+    assert_timely(ms_since(began), 0, SOON_MS);
     assert_int_equal(masters[1].hellos, 1);
     assert_int_equal(masters[0].hellos + masters[2].hellos, 0);
 }
 
 /* It takes connections, for whoever is asked is the kernel. */
-TEST_WITH(test_a_master_that_is_stopped_costs_no_timeout, setup, teardown)
+TEST_TIMED(test_a_master_that_is_stopped_costs_no_timeout, setup, teardown)
 {
     uint64_t began = kvp_now_ns();
 
     lead(1, 1);
     masters[0].server.is_deaf = true;
     assert_int_equal(open_at(list, LONG_MS), KVPOOL_OK);
-    assert_in_range(ms_since(began), 0, SOON_MS);
+    assert_timely(ms_since(began), 0, SOON_MS);
 }
 
 /* Fills the queue of a listener, so that who connects next hears nothing. Returns how many sockets that took. */
@@ -132,7 +132,7 @@ fill(const struct sockaddr_in *at, int fillers[FILLERS])
     return 0;
 }
 
-TEST_WITH(test_a_host_that_is_dead_costs_no_timeout, setup, teardown)
+TEST_TIMED(test_a_host_that_is_dead_costs_no_timeout, setup, teardown)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     int dead = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fillers[FILLERS], n;
@@ -151,7 +151,7 @@ TEST_WITH(test_a_host_that_is_dead_costs_no_timeout, setup, teardown)
     lead(1, 1);
     began = kvp_now_ns();
     assert_int_equal(open_at(list, LONG_MS), KVPOOL_OK);
-    assert_in_range(ms_since(began), 0, SOON_MS);
+    assert_timely(ms_since(began), 0, SOON_MS);
     for (int i = 0; i < n; i++)
         close(fillers[i]);
     close(dead);
@@ -184,7 +184,7 @@ start_leading(const leading_t *l)
 }
 
 /* A standby that is there, or a port where nobody listens before. */
-TEST_WITH(test_a_leader_that_appears_is_found_soon, setup, teardown)
+TEST_TIMED(test_a_leader_that_appears_is_found_soon, setup, teardown)
 {
     const leading_t leading = {.i = 2, .after_ms = 1000};
 
@@ -202,26 +202,26 @@ TEST_WITH(test_a_leader_that_appears_is_found_soon, setup, teardown)
         began = kvp_now_ns();
         thread = start_leading(&leading);
         assert_int_equal(open_at(list, LONG_MS), KVPOOL_OK);
-        assert_in_range(ms_since(began), 950, 1000 + SOON_MS);
+        assert_timely(ms_since(began), 950, 1000 + SOON_MS);
         pthread_join(thread, NULL);
         kvpool_free(pool);
         pool = NULL;
     }
 }
 
-TEST_WITH(test_nobody_leads, setup, teardown)
+TEST_TIMED(test_nobody_leads, setup, teardown)
 {
     uint64_t began = kvp_now_ns();
 
     assert_int_equal(open_at(list, 500), KVPOOL_UNREACHABLE);
-    assert_in_range(ms_since(began), 500, 500 + SOON_MS);
+    assert_timely(ms_since(began), 500, 500 + SOON_MS);
     for (int i = 0; i < MASTERS; i++) {
         assert_int_equal(masters[i].watches, 1); /* who is a standby is left alone */
         assert_int_equal(masters[i].hellos, 0);
     }
 }
 
-TEST_WITH(test_calls_wait_for_the_next_leader, setup, teardown)
+TEST_TIMED(test_calls_wait_for_the_next_leader, setup, teardown)
 {
     const leading_t leading = {.i = 2, .after_ms = 500};
     uint64_t began;
@@ -235,14 +235,14 @@ TEST_WITH(test_calls_wait_for_the_next_leader, setup, teardown)
     began = kvp_now_ns();
     thread = start_leading(&leading);
     assert_int_equal(ask(LONG_MS), KVPOOL_OK);
-    assert_in_range(ms_since(began), 0, 500 + SOON_MS);
+    assert_timely(ms_since(began), 0, 500 + SOON_MS);
     pthread_join(thread, NULL);
     assert_int_equal(masters[2].watches, 1); /* it was asked before */
     assert_int_equal(masters[2].hellos, 1);
 }
 
 /* With a call that waits for it, and with heartbeats alone. */
-TEST_WITH(test_a_silent_leader_is_left_for_the_next, setup, teardown)
+TEST_TIMED(test_a_silent_leader_is_left_for_the_next, setup, teardown)
 {
     lead(0, 1);
     assert_int_equal(open_at(list, LONG_MS), KVPOOL_OK);
@@ -257,7 +257,7 @@ TEST_WITH(test_a_silent_leader_is_left_for_the_next, setup, teardown)
         if (i == 1) assert_int_equal(ask(LONG_MS), KVPOOL_OK);
         while (masters[i].hellos == 0 && ms_since(began) < LONG_MS)
             sched_yield();
-        assert_in_range(ms_since(began), 0, 100 + SOON_MS);
+        assert_timely(ms_since(began), 0, 100 + SOON_MS);
     }
 }
 
@@ -320,7 +320,7 @@ TEST_WITH(test_the_highest_term_goes_first, setup, teardown)
 }
 
 /* Its side of the connection is gone, and this one was not told. */
-TEST_WITH(test_a_connection_that_is_no_use_hides_no_leader, setup, teardown)
+TEST_TIMED(test_a_connection_that_is_no_use_hides_no_leader, setup, teardown)
 {
     uint64_t began;
 
@@ -335,7 +335,7 @@ TEST_WITH(test_a_connection_that_is_no_use_hides_no_leader, setup, teardown)
     end(0);
     began = kvp_now_ns();
     assert_int_equal(ask(LONG_MS), KVPOOL_OK);
-    assert_in_range(ms_since(began), 0, 300 + SOON_MS);
+    assert_timely(ms_since(began), 0, 300 + SOON_MS);
 }
 
 TEST_WITH(test_one_master_is_asked_nothing, setup, teardown)
@@ -359,7 +359,7 @@ take_none(void *arg, const void *key, size_t key_len, uint64_t len)
     return 0;
 }
 
-TEST_WITH(test_a_standby_tells_its_state, setup, teardown)
+TEST_TIMED(test_a_standby_tells_its_state, setup, teardown)
 {
     char at[32], text[4096];
     kvpool_conf_t conf = {.struct_size = sizeof conf, .master = at, .deadline_ms = 5000, .state_only = true};
@@ -376,7 +376,7 @@ TEST_WITH(test_a_standby_tells_its_state, setup, teardown)
     assert_int_equal(kvpool_put(pool, "k", 1, "v", 1, NULL), KVPOOL_NOT_LEADER);
     assert_int_equal(kvpool_get(pool, "k", 1, text, sizeof text, &len, NULL), KVPOOL_NOT_LEADER);
     assert_int_equal(masters[0].hellos, hellos); /* heartbeats are refused as well, and the session lasts */
-    assert_in_range(ms_since(began), 0, 100 + SOON_MS);
+    assert_timely(ms_since(began), 0, 100 + SOON_MS);
     kvpool_free(pool);
     pool = NULL;
     conf.memory_bytes = 1 << 20;
