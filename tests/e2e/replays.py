@@ -33,14 +33,18 @@ def requests_of(path):
     return [json.loads(line)["hash_ids"] for line in pathlib.Path(path).read_text().splitlines()]
 
 
-def lru_hits(requests, blocks):
-    """Blocks of the prefixes that a cache of so many blocks has, if what was used last stays."""
-    cache, hits = collections.OrderedDict(), 0
+def lru_hits(requests, *sizes):
+    """Blocks of the prefixes that an LRU cache has. sizes: its size in blocks, or pairs: after so many blocks were asked for, that size."""
+    cache, hits, asked = collections.OrderedDict(), 0, 0
+    sizes = [(0, size) if isinstance(size, int) else size for size in sizes]
     for ids in requests:
+        while len(sizes) > 1 and sizes[1][0] <= asked:
+            sizes.pop(0)
+        asked += len(ids)
         hits += next((n for n, block in enumerate(ids) if block not in cache), len(ids))
         for block in ids:
             cache[block] = None
             cache.move_to_end(block)
-        while len(cache) > blocks:
+        while len(cache) > sizes[0][1]:
             cache.popitem(last=False)
     return hits

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node is drained: its objects move to other nodes while clients read, put and remove, and then it may die."""
+import collections
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import pytest
 
 from clients import PATHS, Board, Load, Shell, figures, free_ports, slow, work
 from conftest import RDMA, SLOW, TIER, chat_trace, wait_until
+from replays import lru_hits, requests_of
 from standby import Masters, needs_etcd
 
 MIB = 1 << 20
@@ -284,6 +286,50 @@ def test_three_hosts_are_patched_in_turn(bench, make_pool, keeper):
         assert [got[bad] for bad in ("wrong_bytes", "get_failed_after_lookup", "puts_refused", "puts_failed")] == [0] * 4, got
     assert len(ratios) > 1 and min(ratios) > ratios[0] - 0.01, ratios
     intact(client, fixed)
+
+
+@slow
+@pytest.mark.limit(300 if TIER == "long" else 90)
+def test_full_hosts_are_patched_in_turn(bench, make_pool):
+    """Fails if a replay has fewer than 98 % of the hits of an LRU cache with the memory that is there at each moment, while each of three
+    full nodes in turn is drained, stopped, started and undrained.
+    """
+    trace = chat_trace(bench, 4000 if TIER == "long" else 1000)
+    requests = requests_of(trace)
+    blocks = sum(map(len, requests))
+    memory = len({block for ids in requests for block in ids}) * 65536 // 10 // MIB
+    pool = make_pool(nodes=3, memory=f"{memory}MiB", node_args=("--keeper", "none"))
+    replays, changes = [], []
+
+    def asked():
+        """How many blocks the replay has asked for."""
+        return pool.kvpool("stat", "--json").json["pool"]["counters"]["lookups"]
+
+    def has_memory(nodes):
+        changes.append((asked(), nodes * memory * MIB // 65536))
+
+    has_memory(3)
+    player = threading.Thread(target=lambda: replays.append(
+        pool.kvpool("replay", "--trace", trace, "--block-bytes", "64KiB", "--rate", "1500", "--json", timeout=280).json))
+    player.start()
+    try:
+        for i, name in enumerate(("node1", "node2", "node3")):
+            wait_until(lambda i=i: asked() > blocks * (4 + 2 * i) // 10, 60, "the next node's turn")
+            has_memory(2)
+            assert drain(pool, name, "--wait").rc == 0
+            assert pool.nodes[i].terminate() == 0
+            pool.nodes[i] = pool.bench.node(pool.master, name, f"{memory}MiB", "--keeper", "none")
+            has_memory(3)
+            pool.kvpool("node", "undrain", name)
+    finally:
+        player.join()
+    [got] = replays
+    assert [got[bad] for bad in ("wrong_bytes", "get_failed_after_lookup", "puts_refused", "puts_failed")] == [0] * 4, got
+    assert asked() == blocks == got["blocks"]
+    lru = lru_hits(requests, *changes)
+    hits = got["hit_ratio"] * blocks
+    print(f"3 nodes of {memory} MiB: {hits:.0f} hits, LRU {lru}: {hits / lru:.3f}; memory {changes}")
+    assert hits >= 0.98 * lru
 
 
 @pytest.mark.pool(nodes=2)

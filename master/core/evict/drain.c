@@ -39,6 +39,7 @@
 /* limit of the softly pinned objects that one search for a victim examines: a drain evicts only those of its object's
  * tenant, and passes over the others; a put evicts those of any tenant */
 #define PINNED_LOOKED_AT 64u
+#define VICTIMS_A_TICK 64u /* limit of the objects and groups that one drain evicts in a tick */
 /* after this time without an eviction, the drain does not wait for writes to SSDs any more */
 #define ROOM_WAIT_NS KVP_MS(10000)
 
@@ -199,15 +200,11 @@ make_room_beside_ssd(kvp_evict_t *ev, kvp_drain_t *d, uint32_t oid, const kvp_pl
     return false;
 }
 
-/* Returns the object to evict for this one: the tenant's oldest; for a hard-pinned object it may be a softly pinned
- * one, as for a put. KVP_OID_NONE = no object may be evicted. */
+/* Returns the object to evict for one of this tenant: the tenant's oldest; for a hard-pinned object it may be a softly
+ * pinned one, as for a put. KVP_OID_NONE = no object may be evicted. */
 static uint32_t
-find_victim(kvp_evict_t *ev, uint32_t oid)
+find_victim(kvp_evict_t *ev, kvp_tenant_t *t, bool is_hard)
 {
-    const kvp_obj_t *o = kvp_obj(ev->cat->index, oid);
-    kvp_tenant_t *t = kvp_obj_tenant(ev->cat, o);
-    const kvp_member_t *mb = kvp_group_member(ev->cat, o);
-    const bool is_hard = mb == NULL ? o->pin == KVP_PIN_HARD : mb->group->pinned_n[KVP_PIN_HARD] > 0;
     uint32_t unit = kvp_victim_next(ev->prot, t, KVP_OID_NONE), left = PINNED_LOOKED_AT;
 
     if (unit != KVP_OID_NONE || !is_hard || t->lru.n > 0) return unit;
@@ -217,26 +214,55 @@ find_victim(kvp_evict_t *ev, uint32_t oid)
     return left > 0 ? unit : KVP_OID_NONE;
 }
 
-/* Evicts an object to make room for this one. Returns false if no object may be evicted. */
-static bool
-evict_oldest(kvp_evict_t *ev, kvp_drain_t *d, uint32_t oid)
+static void
+evict_for_drain(kvp_evict_t *ev, kvp_drain_t *d, uint32_t unit)
 {
-    const uint32_t unit = find_victim(ev, oid);
-    const kvp_member_t *mb;
-    const kvp_segment_t *g;
+    kvp_obj_t *o = kvp_obj(ev->cat->index, unit);
+    const kvp_segment_t *g = kvp_obj_chunk(ev->cat, o)->segment;
+    const kvp_member_t *mb = kvp_group_member(ev->cat, o);
 
-    if (unit == KVP_OID_NONE) return false;
-    g = kvp_obj_chunk(ev->cat, kvp_obj(ev->cat->index, unit))->segment;
-    mb = kvp_group_member(ev->cat, kvp_obj(ev->cat->index, unit));
     d->evicted += mb != NULL && mb->group->lead == unit ? mb->group->committed_n : 1;
     d->evicted_bytes += kvp_victim_bytes(ev->prot, unit);
     ev->ctx->st.evict_foreground++;
     /* otherwise only the SSD of the draining node would have the object, and the drain would load it again */
-    if (g->drain != NULL && leaves_ssd(ev, g->drain, kvp_obj(ev->cat->index, unit)))
-        kvp_tier_leave(ev->space, kvp_obj(ev->cat->index, unit), false, NULL);
+    if (g->drain != NULL && leaves_ssd(ev, g->drain, o)) kvp_tier_leave(ev->space, o, false, NULL);
     ev->is_for_drain = true;
     kvp_evict_unit(ev, unit);
     ev->is_for_drain = false;
+}
+
+/* Returns the bytes that become free in segments that accept puts as soon as their nodes have answered. */
+static uint64_t
+coming_bytes(const kvp_evict_t *ev)
+{
+    uint64_t bytes = 0;
+
+    kvp_ctx_spend(ev->ctx, ev->cat->up_n / SLOTS_A_RECORD);
+    for (uint32_t i = 0; i < ev->cat->up_n; i++)
+        bytes += ev->cat->up[i]->retiring_bytes - ev->cat->up[i]->quarantine_bytes;
+    return bytes;
+}
+
+/* Evicts the tenant's oldest object, and more of them until as many bytes become free as the drain may move in this
+ * tick, so that the drain of a full pool is as fast as its rate. Objects of the draining segment are evicted, too, and
+ * need no room then. Returns false if no object may be evicted. */
+static bool
+evict_oldest(kvp_evict_t *ev, const kvp_segment_t *g, uint32_t oid)
+{
+    const kvp_obj_t *o = kvp_obj(ev->cat->index, oid);
+    kvp_tenant_t *t = kvp_obj_tenant(ev->cat, o);
+    const kvp_member_t *mb = kvp_group_member(ev->cat, o);
+    const bool is_hard = mb == NULL ? o->pin == KVP_PIN_HARD : mb->group->pinned_n[KVP_PIN_HARD] > 0;
+    const uint64_t rate = (uint64_t)g->drain->bytes_left;
+
+    for (uint32_t n = 0; n < VICTIMS_A_TICK; n++) {
+        uint32_t unit;
+
+        if (n > 0 && coming_bytes(ev) >= kvp_min_u64(rate, g->used_bytes - g->retiring_bytes)) break;
+        unit = find_victim(ev, t, is_hard);
+        if (unit == KVP_OID_NONE) return n > 0;
+        evict_for_drain(ev, g->drain, unit);
+    }
     return true;
 }
 
@@ -283,7 +309,7 @@ look_at(kvp_evict_t *ev, kvp_segment_t *g, kvp_chunk_t *c, uint32_t slot)
     if (err == KVP_OK) d->bytes_left -= (int64_t)kvp_obj_len(ev->cat, o);
     if (err == KVP_NO_SEGMENT) note_stay(d, KVP_STAYS_NO_NODE);
     if (err == KVP_NO_SPACE && (d->flags & KVP_JREC_DRAIN_NO_EVICT) == 0 && !kvp_evict_is_early(ev) &&
-        (make_room_beside_ssd(ev, d, oid, places, n) || evict_oldest(ev, d, oid)))
+        (make_room_beside_ssd(ev, d, oid, places, n) || evict_oldest(ev, g, oid)))
         return false;
     if (err == KVP_NO_SPACE) {
         note_stay(d, KVP_STAYS_NO_ROOM);

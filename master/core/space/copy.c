@@ -242,8 +242,9 @@ kvp_copy_answered(kvp_space_t *sp, kvp_copy_t *copy, uint8_t answer)
     } else if (o != NULL && answer == KVP_COPY_STALE) {
         check_source(sp, copy, o);
     }
-    if (answer != KVP_COPY_OK) sp->ctx->st.copies_failed++;
-    if (answer != KVP_COPY_OK && g != NULL && g->drain != NULL) {
+    /* the copy of an object that was removed or evicted meanwhile did not fail: it is not needed */
+    if (answer != KVP_COPY_OK && o != NULL) sp->ctx->st.copies_failed++;
+    if (answer != KVP_COPY_OK && o != NULL && g != NULL && g->drain != NULL) {
         g->drain->failed++;
         g->drain->last_error = answer;
     }

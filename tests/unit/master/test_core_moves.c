@@ -224,6 +224,24 @@ RIG_TEST_ON(test_without_room_nothing_goes, .conf = plain, .size = 2 * MIB, .siz
     assert_int_equal(count(g->c, 20, 24), 4);
 }
 
+/* Fails if the drain of a full pool evicts one object a tick, which takes 2 s here. */
+RIG_TEST_ON(test_the_drain_of_a_full_pool_is_fast, .conf = plain, .size = 2 * MIB, .size_b = 2 * MIB, .mems = 2,
+            .nodes = 1)
+{
+    Kvp__Pb__DrainReply told;
+
+    fill(g->c, 0, 200, 8 * KIB);
+    begin_b(g);
+    fill(g->c, 200, 700, 8 * KIB);
+    assert_true(count(g->c, 0, 200) < 20);
+    (void)drain(g->c, "a", KVP_DRAIN_BEGIN, false);
+    world_advance(g->w, 500 * MS);
+    told = drain(g->c, "a", KVP_DRAIN_ASK, false);
+    assert_int_equal(told.state, KVP_DRAIN_DONE);
+    assert_in_range(told.evicted_objects, 200, 300); /* a has 256 */
+    assert_int_equal(count(g->c, 460, 700), 240);
+}
+
 /* Softly pinned objects go for hard-pinned ones, and for no others. */
 RIG_TEST_ON(test_soft_pins_yield_to_hard_pins_alone, .conf = plain, .size = MIB, .size_b = MIB, .mems = 2, .nodes = 1)
 {
