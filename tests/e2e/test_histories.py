@@ -301,11 +301,12 @@ def check_nothing_is_left(pool, keys):
 
 
 def served(calls, faults):
-    """How many reads were answered OK within AFTER_S of the end of a fault, by its kind."""
+    """How many reads were answered OK within AFTER_S of the end of a fault, by its kind. Other faults that begin in this time prolong it."""
     begins = sorted(c.begin for c in calls if c.what == "get" and c.err == "OK")
     by_kind = collections.Counter()
     for f in faults:
-        by_kind[f.what] += bisect.bisect(begins, f.end + AFTER_S) - bisect.bisect(begins, f.end)
+        others = sum(g.end - max(g.begin, f.end) for g in faults if f.end < g.end and g.begin < f.end + AFTER_S)
+        by_kind[f.what] += bisect.bisect(begins, f.end + AFTER_S + others) - bisect.bisect(begins, f.end)
     return by_kind
 
 
