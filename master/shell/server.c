@@ -372,7 +372,6 @@ on_handshakes(uv_async_t *async)
     kvp_handshake_t ended;
 
     while (server->handshakes != NULL && kvp_handshakes_take(server->handshakes, &ended)) {
-        if (ended.err != KVP_OK) server->stats.tls_failures++;
         if (ended.err != KVP_OK) server->stats.denied[KVP_DENIED_tls]++;
         if (ended.err != KVP_OK && server->conf.authn != NULL)
             kvp_authn_audit(&ended.who, ended.peer, "TLS", "", ended.who.name, ended.err, ended.why);

@@ -64,7 +64,6 @@ typedef struct {
     X(input_bytes, "memory for frames that are not whole, or not handled yet (gauge)")                                 \
     X(framing_errors, "connections closed because framing was lost")                                                   \
     X(timeouts, "connections closed for want of a Hello or of the rest of a frame")                                    \
-    X(tls_failures, "handshakes of TLS that failed")                                                                   \
     X(revoked, "connections closed because their identity had ended or was deleted")                                   \
     X(overflows, "connections closed because the peer did not read")                                                   \
     X(slow_calls, "requests that took longer than --slow-call, until their answer was sent")                           \
