@@ -252,9 +252,9 @@ def test_drift_and_another_source(conductor_alone, publishers):  # noqa: F811
         return pack([0, [{"event_id": n, "event_type": kind, "tenant_id": "default", "backend_id": "kvpool", "medium": "cpu", "dp_rank": 0,
                           "seq_hashes": [], **more}], 0])
 
+    conductor.register(engine, backends=[{"key_prefix": PREFIX}])  # first: it has all publishers of pools replayed, the former one, too
     for name, publisher in (("a", a), ("b", b)):
         register_pool(conductor, (publisher.pub.endpoint, publisher.router.endpoint), name)
-    conductor.register(engine, backends=[{"key_prefix": PREFIX}])
     subscribed(conductor, a, b, engine)
     engine.publish(stored(1, 2))
     engine.publish(removed(1, 2))
@@ -264,13 +264,14 @@ def test_drift_and_another_source(conductor_alone, publishers):  # noqa: F811
     b.publish(pool_event("stored", 2, object_key=key(1, 1)))
     wait_match(conductor, 1, 2, longest_matched=2)
     a.publish(pool_event("removed", 2, object_key=key(1, 0)))
-    wait_until(lambda: conductor.service()["last_sequence"] == 1, 5, "the event")
-    conductor.ask("/unregister", {"instance_id": "a", "dp_rank": 0})
+    wait_until(lambda: conductor.service(1)["last_sequence"] == 1, 5, "the event")
     assert conductor.matched(tokens_of(1, 2))["longest_matched"] == 2 * BLOCK
+    conductor.ask("/unregister", {"instance_id": "a", "dp_rank": 0})
+    wait_match(conductor, 1, 2, longest_matched=2)  # the other publisher is replayed
     asked = b.asked
     b.digests = pool_event("digest", 0, key_prefix=PREFIX, counts=[9] * 16, sums=[0] * 16)
     b.publish(pool_event("stored", 3, object_key="of nobody"))
-    wait_until(lambda: conductor.service()["drifts"] > 0 and b.asked > asked, 15, "the replay")
+    wait_until(lambda: conductor.service(1)["drifts"] > 0 and b.asked > asked, 30, "the replay")
     wait_match(conductor, 1, 2, longest_matched=2)
 
 

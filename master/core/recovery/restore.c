@@ -146,7 +146,8 @@ take_set(kvp_master_t *m, kvp_session_t *s, const kvp_wire_present_t *recs, uint
          kvp_wire_presented_t *answers)
 {
     const kvp_wire_present_t *like = &recs[from];
-    kvp_err_t beyond = is_more_expected(m) ? KVP_RETRY_AFTER : KVP_LIMIT, err = check_set(like);
+    /* the share of a client grows when the nodes that are away come back */
+    kvp_err_t beyond = is_more_expected(m) || m->cat.lost_n > 0 ? KVP_RETRY_AFTER : KVP_LIMIT, err = check_set(like);
     uint32_t granted;
     uint64_t ticket;
     found_t found;

@@ -8,6 +8,7 @@
 #define LEASE (5 * SEC)
 
 /* Each test fills it with "old/" blocks. */
+static const kvp_master_conf_t with_log = {.has_journal = true, .lease_ns = LEASE, .location_grace_ns = MS};
 static const rig_conf_t full_of_old = {.conf = {.lease_ns = LEASE, .location_grace_ns = MS}, .size = MIB};
 
 /* ---- doing */
@@ -124,6 +125,17 @@ RIG_TEST(test_presented_before_its_node_reports, full_of_old)
     world_advance(g->w, 600 * MS);
     fill_sealed(g->c, "new/", 2 * BLOCKS);
     assert_true(exists(g->c, "old/5"));
+}
+
+/* The log is whole, so the master knows all objects; the node is not back yet, so the pool has no memory. */
+RIG_TEST_ON(test_presented_before_its_node_mounts, .conf = with_log, .size = MIB)
+{
+    fill_sealed(g->c, "old/", BLOCKS);
+    world_advance(g->w, SEC);
+    rig_restart(g);
+    assert_int_equal(present_one(g->c, reservation(g->w, "old/5", 4900), NULL), KVP_RETRY_AFTER);
+    (void)node_open(g->w, g->a);
+    assert_int_equal(present_one(g->c, reservation(g->w, "old/5", 4900), NULL), KVP_OK);
 }
 
 RIG_TEST(test_gone_is_not_waited_for, full_of_old)
