@@ -2,6 +2,7 @@
 """kvpool-conductor over real sockets: recorded events of vLLM, published as vLLM does, give the matches that their own token lists imply, also
 where messages are lost, come twice, or come from another process than before; and what the HTTP paths answer.
 """
+import collections
 import json
 import os
 import pathlib
@@ -169,7 +170,15 @@ def publishers():
 
 
 def subscribed(conductor, *publishers):
-    wait_until(lambda: {s["state"] for s in conductor.ask("/services")[1]} == {"live"}, 10, "the subscriptions")
+    """Waits until the conductor hears the publishers, and until the replays that a registration causes at other publishers are over: they
+    begin a little later, and nothing shows before that they will."""
+    seen = collections.deque(maxlen=12)
+
+    def is_settled():
+        seen.append([(s["state"], s["events"], s.get("stored"), s.get("ignored")) for s in conductor.ask("/services")[1]])
+        return len(seen) == seen.maxlen and {s[0] for s in seen[0]} == {"live"} and all(now == seen[0] for now in seen)
+
+    wait_until(is_settled, 10, "the subscriptions")
     for p in publishers:
         wait_until(p.is_heard, 10, "a subscription")
 
