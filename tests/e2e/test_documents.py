@@ -64,7 +64,9 @@ class Block:
     def script(self, number):
         """The commands by which the block runs, or "" for one that is only data."""
         if self.language == "sh":
-            return self.code + SETTLE % (number, len(BACKGROUND_RE.findall(self.code)))
+            # One that the block ends itself may have no time to say that it is ready.
+            started = len(BACKGROUND_RE.findall(self.code)) - self.code.count("kill $NODE")
+            return self.code + SETTLE % (number, started)
         if self.language == "python":
             return f"'{sys.executable}' - <<'KVP_END'\n{self.code}KVP_END\n"
         if self.language == "ini":
