@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * TLS over memory buffers. A client reads its files anew for each connection, so that a renewed certificate is used at
- * once: a process makes few connections. A server keeps its files, and reads them again when they change. */
+ * TLS over memory buffers. Clients and servers keep what they have read from their files, and read the files again when
+ * they have changed. A client looks at each connection, so that it uses a renewed certificate at once. */
 #include "common/trust/tls.h"
 
 #include "common/clock.h"
@@ -246,6 +246,57 @@ make_ctx(const SSL_METHOD *method, const kvp_creds_t *files, kvp_identity_t *who
     return NULL;
 }
 
+/* Returns a number that differs if one of the files has changed. */
+static uint64_t
+stamp_files(const kvp_creds_t *files)
+{
+    const char *const paths[] = {files->tls_ca, files->tls_cert, files->tls_key, files->tls_crl};
+    uint64_t stamp = 1;
+    struct stat st;
+
+    for (size_t i = 0; i < KVP_ARRAY_LEN(paths); i++) {
+        if (paths[i] == NULL || stat(paths[i], &st) != 0) memset(&st, 0, sizeof st);
+        stamp = stamp * 1000003 + (uint64_t)st.st_dev;
+        stamp = stamp * 1000003 + (uint64_t)st.st_ino;
+        stamp = stamp * 1000003 + (uint64_t)st.st_size;
+        stamp = stamp * 1000003 + (uint64_t)st.st_mtim.tv_sec * KVP_NS_PER_S + (uint64_t)st.st_mtim.tv_nsec;
+    }
+    return stamp;
+}
+
+/* Returns the settings for this process's connections as a client, to be freed: the kept ones, unless a file has
+ * changed. After a fork the lock may never be free: then the files are read, and nothing is kept. */
+static SSL_CTX *
+client_ctx(const kvp_creds_t *files, kvp_identity_t *who_out, char *why_out)
+{
+    static struct {
+        pthread_mutex_t lock; /* guards the fields below */
+        SSL_CTX *ctx; /* NULL = nothing is kept */
+        kvp_identity_t who;
+        uint64_t stamp;
+    } kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    const uint64_t stamp = stamp_files(files);
+    const bool is_locked = pthread_mutex_trylock(&kept.lock) == 0;
+    SSL_CTX *ctx = NULL;
+
+    if (is_locked && kept.ctx != NULL && kept.stamp == stamp) {
+        ctx = kept.ctx;
+        (void)SSL_CTX_up_ref(ctx);
+        *who_out = kept.who;
+    } else if ((ctx = make_ctx(TLS_client_method(), files, who_out, why_out)) != NULL) {
+        (void)SSL_CTX_set_alpn_protos(ctx, alpn, sizeof alpn - 1);
+        if (is_locked) {
+            SSL_CTX_free(kept.ctx);
+            (void)SSL_CTX_up_ref(ctx);
+            kept.ctx = ctx;
+            kept.who = *who_out;
+            kept.stamp = stamp;
+        }
+    }
+    if (is_locked) pthread_mutex_unlock(&kept.lock);
+    return ctx;
+}
+
 /* ---- connections */
 /* OpenSSL reads from `in` and writes to `out`. Its own BIO of memory would clear and copy each byte once more. */
 static int
@@ -344,11 +395,9 @@ kvp_tls_client(const kvp_creds_t *files, kvp_authrole_t role, const char *name)
 {
     char why[KVP_TLS_WHY_MAX];
     kvp_identity_t who;
-    SSL_CTX *ctx = make_ctx(TLS_client_method(), files, &who, why);
-    kvp_tls_t *t;
+    SSL_CTX *ctx = client_ctx(files, &who, why);
+    kvp_tls_t *t = tls_create(ctx, true, role, who.cluster);
 
-    if (ctx != NULL) (void)SSL_CTX_set_alpn_protos(ctx, alpn, sizeof alpn - 1);
-    t = tls_create(ctx, true, role, who.cluster);
     SSL_CTX_free(ctx); /* the connection has a reference */
     if (t == NULL) return NULL;
     if (ctx == NULL) fail_tls(t, KVP_INVALID, "%s", why);
@@ -551,23 +600,6 @@ choose_protocol(SSL *ssl, const uint8_t **out, uint8_t *out_len, const uint8_t *
         return SSL_TLSEXT_ERR_ALERT_FATAL;
     *out = chosen;
     return SSL_TLSEXT_ERR_OK;
-}
-
-/* Returns a number that differs if one of the files has changed. */
-static uint64_t
-stamp_files(const kvp_creds_t *files)
-{
-    const char *const paths[] = {files->tls_ca, files->tls_cert, files->tls_key, files->tls_crl};
-    uint64_t stamp = 1;
-    struct stat st;
-
-    for (size_t i = 0; i < KVP_ARRAY_LEN(paths); i++) {
-        if (paths[i] == NULL || stat(paths[i], &st) != 0) memset(&st, 0, sizeof st);
-        stamp = stamp * 1000003 + (uint64_t)st.st_ino;
-        stamp = stamp * 1000003 + (uint64_t)st.st_size;
-        stamp = stamp * 1000003 + (uint64_t)st.st_mtim.tv_sec * KVP_NS_PER_S + (uint64_t)st.st_mtim.tv_nsec;
-    }
-    return stamp;
 }
 
 static int

@@ -303,6 +303,36 @@ TEST(test_changed_files_are_used_and_faulty_ones_are_not)
     kvp_tls_server_destroy(server);
 }
 
+/* A client looks at its files at each connection: a file that is replaced, is missing, and is back counts at once. */
+TEST(test_a_client_uses_changed_files_at_once)
+{
+    const kvp_creds_t master = files("ca", "ca", "master-m1"), writer = files("ca", "ca", "writer-acme");
+    ends_t e = connect_ends(&master, &writer, KVP_IS_MASTER, NULL);
+    char kept[2][192];
+
+    assert_int_equal(kvp_tls_peer(e.accepted)->role, KVP_MAY_WRITE);
+    end_ends(&e);
+    for (int i = 0; i < 2; i++) {
+        snprintf(kept[i], sizeof kept[i], "%s.kept", i == 0 ? writer.tls_cert : writer.tls_key);
+        assert_int_equal(rename(i == 0 ? writer.tls_cert : writer.tls_key, kept[i]), 0);
+    }
+    e = connect_ends(&master, &writer, KVP_IS_MASTER, NULL);
+    assert_int_equal(e.client_err, KVP_INVALID);
+    assert_non_null(strstr(kvp_tls_why(e.client), writer.tls_cert));
+    end_ends(&e);
+    assert_int_equal(symlink(path_of("other", "writer-acme", "pem"), writer.tls_cert), 0);
+    assert_int_equal(symlink(path_of("other", "writer-acme", "key"), writer.tls_key), 0);
+    e = connect_ends(&master, &writer, KVP_IS_MASTER, NULL);
+    assert_int_equal(e.server_err, KVP_DENIED); /* the other CA's */
+    end_ends(&e);
+    assert_int_equal(rename(kept[0], writer.tls_cert), 0);
+    assert_int_equal(rename(kept[1], writer.tls_key), 0);
+    e = connect_ends(&master, &writer, KVP_IS_MASTER, NULL);
+    assert_int_equal(e.client_err, KVP_OK);
+    assert_int_equal(kvp_tls_peer(e.accepted)->role, KVP_MAY_WRITE);
+    end_ends(&e);
+}
+
 TEST(test_only_handshakes_of_tls_look_like_it)
 {
     assert_true(kvp_tls_is_hello((const uint8_t *)"\x16\x03\x01\x02", 4));
