@@ -56,6 +56,7 @@ class Ports:
         self.at = {name: d.http for name, d in self.daemons.items()}
         self.at["proxy"] = conductor.listen
         wait_until(lambda: self.ask("master", "GET /role", "node")[0] == 403, what="the master to have read the tokens")
+        self.pool.watch(node, conductor)
 
     def ask(self, where, request, role=None, **headers):
         method, path = request.split(" ")
@@ -97,6 +98,7 @@ def test_each_path_needs_its_role(ports):
             assert ports.ask(where, request)[0] != 401, (where, request)
     for name in ("master", "node", "conductor"):
         assert re.search("part=audit msg=refused .*what=\"GET /metrics\" result=401 ", ports.daemons[name].log()), name
+    ports.pool.still_serves()
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium here (a Debian package)")
@@ -121,6 +123,7 @@ def test_tokens_that_do_not_suffice(ports):
             assert ports.ask(where, f"GET {path}", "node")[0] == 403
     status, answer = ports.ask("node", "GET /api/exist/k", "acme")
     assert status == 403 and "serves the default tenant" in answer
+    ports.pool.still_serves()
 
 
 def test_a_deleted_token_is_refused(ports):

@@ -337,6 +337,7 @@ def test_strangers_that_say_nothing_leave_room_for_others(pool):
 
 def test_a_node_refuses_certificates_of_others(pool):
     other = Certs(pool.bench, "other")
+    pool.watch(pool.node)
     with Raw(pool.node.listen, pool.certs.ca, other.pair("writer", "acme")) as raw:
         assert raw.call(hello()) is None and "unknown ca" in raw.why.lower()
     pool.node.wait_log("refused a client: the certificate of the client is refused")

@@ -14,9 +14,10 @@ SNAPSHOT = 31
 GROWTH_MAX = 4 << 20
 
 
-def rss(pid):
-    with open(f"/proc/{pid}/statm", encoding="ascii") as f:
-        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def heap_bytes(pid):
+    """The process's own memory in use, without the files and the shared memory that it maps."""
+    with open(f"/proc/{pid}/status", encoding="ascii") as f:
+        return int(re.search(r"RssAnon:\s+(\d+) kB", f.read())[1]) << 10
 
 
 def hello(token=b"", tenant="", name="raw", role=w.CLIENT, host_id="raw-host"):
@@ -42,6 +43,8 @@ class Trusted:
         self.unix = self.master.unix
         self.honest = self.env("t-writer")
         self.audits = 0
+        self.heaps = {}
+        self.watch(self.master)
 
     def token(self, ident, role, tenant=None, name=None, ttl=None):
         """Makes a token and a file of it; returns its text."""
@@ -78,16 +81,23 @@ class Trusted:
         wait_until(found, what=f"audit {pattern}")
         self.audits = sum("part=audit " in line for line in self.master.log().splitlines())
 
+    def watch(self, *daemons):
+        """still_serves() compares their memory with that of now."""
+        self.heaps.update({d: heap_bytes(d.pid) for d in daemons})
+
     def still_serves(self):
+        """Fails unless an honest client is served, and no daemon has grown since it was called last."""
         assert self.kvpool("put", "honest", stdin=b"bytes").rc == 0
         got = self.kvpool("get", "honest")
         assert got.rc == 0 and got.out == b"bytes", got
         assert self.kvpool("stat").rc == 0
+        for daemon, before in self.heaps.items():
+            grown = heap_bytes(daemon.pid) - before
+            assert grown < GROWTH_MAX, (daemon, grown)
+        self.watch(*self.heaps)
 
     def attack(self, cause, fn):
         """Runs the attack, finds its cause in the audit, and sees that the pool serves and has not grown."""
-        before = rss(self.master.pid)
         fn()
         self.audit(cause)
         self.still_serves()
-        assert rss(self.master.pid) - before < GROWTH_MAX
