@@ -27,7 +27,8 @@ class KVPoll(Enum):
 
 
 class KVBootstrapServer:
-    """A metadata server in a thread of this process. Port 0 = any free port; `port` is known after run()."""
+    """A metadata server in a thread of this process. Port 0 = any free port; `port` is known after run(). With KVPOOL_TOKENS in the
+    environment it asks for tokens, as the program does."""
 
     def __init__(self, port, host="0.0.0.0"):
         self.port = port
@@ -36,8 +37,14 @@ class KVBootstrapServer:
         self._server = None
 
     def run(self):
-        """Starts the server, and returns its thread. If it cannot listen, the log has the reason, and poll() is Failed."""
-        self._server = MetadataServer(self.host, self.port)
+        """Starts the server, and returns its thread. If it cannot start, the log has the reason, and poll() is Failed."""
+        try:
+            tokens = open_tokens(_PROGRAM)
+            check_open(_PROGRAM, tokens, (self.host, self.port))
+        except SystemExit as e:  # the engine of this process goes on
+            log.error("%s", e)
+            return None
+        self._server = MetadataServer(self.host, self.port, tokens)
         try:
             self._server.start()
         except OSError as e:

@@ -101,6 +101,24 @@ def test_program(programs, words):  # noqa: F811
     assert process.wait(20) == 0
 
 
+def test_the_server_of_an_engine_asks_for_tokens(bench, monkeypatch, caplog):
+    """Fails if KVBootstrapServer serves without tokens in a process that names a token file, or where nothing protects it and it must be."""
+    file = os.path.join(bench.home, "tokens")
+    assert bench.run("kvpool", "token", "create", "--file", file, "--role", "writer", "--id", "w", "--tenant", "default").rc == 0
+    monkeypatch.setenv("KVPOOL_SECURITY", "required")
+    open_to_all = KVBootstrapServer(0)
+    assert open_to_all.run() is None and open_to_all.poll() is KVPoll.Failed and "0.0.0.0:0 is not protected" in caplog.text
+    open_to_all.close()
+    monkeypatch.setenv("KVPOOL_TOKENS", file + ".gone")
+    assert KVBootstrapServer(0).run() is None and "KVPOOL_TOKENS: " in caplog.text and "No such file" in caplog.text
+    monkeypatch.setenv("KVPOOL_TOKENS", file)
+    guarded = KVBootstrapServer(0, "127.0.0.1")
+    guarded.run()
+    assert guarded.poll() is KVPoll.Success
+    assert [ask(guarded.port, method, "k", b"v")[0] for method in ("GET", "PUT", "DELETE")] == [401] * 3
+    guarded.close()
+
+
 def test_port_that_is_taken_is_told(server, caplog):
     second = KVBootstrapServer(server.port, "127.0.0.1")
     second.run()
