@@ -127,7 +127,8 @@ def test_two_nodes_of_one_name(pool):
     """Fails if a second node of the same name is let in beside a live one, if the first one suffers from it, or if the
     second one does not take over by itself when the first one is gone.
     """
-    got = Shell(pool.bench, pool.addr, "twin", is_open=False).ask(
+    env = pool.bench.certs and pool.bench.certs.env("engine", "default/node1")
+    got = Shell(pool.bench, pool.addr, "twin", is_open=False, env=env).ask(
         f"open master={pool.addr} name=node1 memory_bytes={8 * MIB} deadline=2000 listen={RDMA[0] if RDMA else '127.0.0.1'}:0")
     assert got["err"] == "SEGMENT_EXISTS", got
     second = pool.bench.node(pool.master, "node1", "8MiB", ready=False)
