@@ -280,6 +280,10 @@ typedef struct {
     const kvpool_lineage_t *lineage;
     /* With KVPOOL_EPOCH: the tenant's epoch, as kvpool_bump or a look-up has returned it. */
     uint32_t epoch;
+    /* put: `segment_id`s of the prefer_n segments, at most 8, that get a copy each if they take puts
+     * and have room. Other segments get the remaining copies. */
+    uint32_t prefer_n;
+    const uint32_t *prefer;
 } kvpool_opts_t;
 
 /* ---- Single objects: host memory need not be registered, GPU memory must be

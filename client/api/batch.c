@@ -288,6 +288,8 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
         .deadline_ns = call->deadline_ns,
         .replicas = call->replicas,
         .only = call->segment,
+        .prefer = call->prefer,
+        .prefer_n = call->prefer_n,
         .join_until_ns = call->join_until_ns,
         .pin = pin_of(call->flags),
         .epoch = (call->flags & KVPOOL_EPOCH) != 0 ? &call->epoch : NULL,

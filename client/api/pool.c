@@ -209,6 +209,7 @@ are_opts_legal(const kvpool_opts_t *opts)
     if ((opts->flags & ~FLAGS_ALL) != 0) return false;
     if ((opts->flags & KVPOOL_PIN_SOFT) != 0 && (opts->flags & KVPOOL_PIN_HARD) != 0) return false;
     if ((opts->flags & KVPOOL_EPOCH) != 0 && opts->struct_size != sizeof *opts) return false;
+    if (opts->struct_size == sizeof *opts && opts->prefer_n > KVP_REPLICAS_MAX) return false;
     return opts->struct_size == OPTS_V1_BYTES || opts->replicas <= KVP_REPLICAS_MAX;
 }
 
@@ -240,6 +241,8 @@ kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_ou
         .segment = opts != NULL && opts->struct_size > OPTS_V3_BYTES ? opts->segment : 0,
         .lineage = opts != NULL && opts->struct_size > OPTS_V4_BYTES ? opts->lineage : NULL,
         .epoch = opts != NULL && opts->struct_size == sizeof *opts ? opts->epoch : 0,
+        .prefer = opts != NULL && opts->struct_size == sizeof *opts ? opts->prefer : NULL,
+        .prefer_n = opts != NULL && opts->struct_size == sizeof *opts ? opts->prefer_n : 0,
         .is_patient = opts != NULL && opts->deadline_ms != 0 && (opts->flags & KVPOOL_SOON) == 0,
     };
     if (has_detail) opts->detail[0] = '\0';

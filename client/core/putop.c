@@ -196,6 +196,8 @@ encode_begin(kvp_putop_t *op, uint64_t now_ns)
     head.wait_ms = wait_ms(op, now_ns);
     head.replicas = op->replicas;
     head.only = op->only;
+    head.prefer = (uint32_t *)op->prefer;
+    head.n_prefer = op->prefer_n;
     head.is_upsert = op->committed == KVP_COMMITTED_REPLACED;
     head.pin = op->pin;
     head.has_epoch = op->epoch != NULL;

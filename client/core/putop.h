@@ -68,6 +68,8 @@ typedef struct {
     uint64_t deadline_ns;
     uint32_t replicas; /* number of copies of each object; 0 means 1 */
     uint32_t only; /* id of the only allowed segment; 0 = any segment */
+    const uint32_t *prefer; /* ids of prefer_n segments that get a copy each if they have room; borrowed */
+    uint32_t prefer_n;
     kvp_pin_t pin;
     const uint32_t *epoch; /* the tenant must have this epoch, else STALE; NULL = any epoch. Borrowed */
     kvp_committed_t committed;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * TLS over memory buffers. Clients and servers keep what they have read from their files, and read the files again when
- * they have changed. A client looks at each connection, so that it uses a renewed certificate at once. */
+ * they have changed. A client checks the files before each connection, so that a renewed certificate is used at once.
+ */
 #include "common/trust/tls.h"
 
 #include "common/clock.h"

@@ -238,7 +238,7 @@ class Pool:
         the name "IN_PROGRESS"; the key may be put again.
         """
         flags = self._put_flags(pin, upsert, wait) | _of_epoch(epoch)
-        err = self._raw.put(key, value, _ms(deadline), flags, replicas, 0, lineage, epoch or 0)
+        err = self._raw.put(key, value, _ms(deadline), flags, replicas, (), lineage, epoch or 0)
         if err:
             raise self._put_error(err, key, value)
 
@@ -296,7 +296,7 @@ class Pool:
         Returns for each key None or an Error.
         """
         flags = self._put_flags(pin, upsert, wait) | _of_epoch(epoch)
-        results = self._raw.batch_put(keys, values, None, _ms(deadline), flags, replicas, 0, groups, lineages, epoch or 0)
+        results = self._raw.batch_put(keys, values, None, _ms(deadline), flags, replicas, (), groups, lineages, epoch or 0)
         return [None if r == 0 else self._put_error(r, k, v) for r, k, v in zip(results, keys, values)]
 
     def get_many(self, keys: Sequence[Key], targets: Sequence[Parts], *, fresh: bool = False, epoch: Optional[int] = None,

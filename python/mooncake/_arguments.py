@@ -5,7 +5,7 @@ from kvpool import _kvpool
 from ._types import ReplicateConfig, SoftPinAction
 
 _DEFAULT = ReplicateConfig()
-_REPLICAS_MAX = 8  # of a put
+REPLICAS_MAX = 8  # of a put
 _SOFT_PIN_MOST_MS = 24 * 3600 * 1000  # of the reference
 
 
@@ -57,7 +57,7 @@ def put_terms(config, n, flags=0):
     elif is_soft and ttl_ms != 0:
         flags |= _kvpool.PIN_SOFT
     names = [name for name in (config.preferred_segment, *config.preferred_segments) if name]
-    return (flags, min(config.replica_num, _REPLICAS_MAX)), config.group_ids, names
+    return (flags, min(config.replica_num, REPLICAS_MAX)), config.group_ids, names
 
 
 def groups_of(terms, n):

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from kvpool import _kvpool
 from kvpool._typing import Key
 
-from ._arguments import list_of, put_terms
+from ._arguments import REPLICAS_MAX, list_of, put_terms
 from ._telling import shown_key
 from ._types import QueryTaskResponse, ReplicaDescriptor, ReplicateConfig, TaskStatus, TaskType
 
@@ -111,18 +111,18 @@ class Segments:
         return json.loads(text)["segments"] if type(text) is str else []
 
     def _put_terms(self, config, n, flags=0):
-        """((flags, replicas, segment_id), group ids or None) of a put, as put_terms. Copies go to several hosts if there are several."""
+        """((flags, replicas, (segment_id, ...)), group ids or None) of a put, as put_terms. Copies go to several hosts if there are several."""
         terms = put_terms(config, n, flags)
         if terms is None:
             return None
         (flags, replicas), groups, names = terms
-        return (flags, replicas, self._prefer(names) if names and replicas == 1 else 0), groups
+        return (flags, replicas, self._prefer(names) if names else ()), groups
 
     def _prefer(self, names):
-        """The segment_id of the first of these nodes, by name or "host:port", that takes puts; 0 = none. Another node is better than
-        a full one, because the put would evict objects there."""
+        """The segment_ids of these nodes, by name or "host:port", that take puts, at most KVPOOL_COPIES_MAX. Another node is better
+        than a full one, because the put would evict objects there."""
         if self._raw is None:
-            return 0
+            return ()
         until, nodes = self._known_nodes
         if time.monotonic() > until:
             nodes = [s for s in self._ask_segments(_ASK_MS) if s["state"] == "up"]
@@ -130,7 +130,7 @@ class Segments:
         wanted = [s for name in names for s in nodes if name in (s["addr"], s["node"])]
         if any(_has_room(s) for s in nodes):
             wanted = [s for s in wanted if _has_room(s)]
-        return wanted[0]["segment_id"] if wanted else 0
+        return tuple(dict.fromkeys(s["segment_id"] for s in wanted))[:REPLICAS_MAX]
 
     # ---- memory
     def allocate_and_mount_segment(self, size: int, protocol: str = "tcp", location: str = "") -> Dict[str, Any]:

@@ -127,9 +127,9 @@ class ReplicateConfig:
     with_hard_pin. soft_pin_action: ENABLE; no effect beside a hard pin.
     soft_pin_ttl_ms: only with ENABLE, at most a day; 0 = no pin. A pool's soft pin ends only with eviction.
     group_ids: objects with the same id are evicted together. Memory that is not registered is staged.
-    preferred_segment, then preferred_segments: nodes by get_hostname() or name. A single copy goes to the first of them
-        that takes puts and is not full. If it has no room, or does not take the object in half of the call's time, any
-        node is used.
+    preferred_segment, then preferred_segments: nodes by get_hostname() or name. Each copy goes to the first of them that
+        takes puts, is not full and has no other copy of the object, else to any node. If the node of a single copy does not
+        take the object in half of the call's time, any node is used.
     not used: prefer_alloc_in_same_node (an object is never divided), nof_replica_num, dfs_replica_num,
     preferred_nof_segments, data_type.
     """

@@ -81,6 +81,21 @@ kvpy_u32(PyObject *obj, void *value_out)
     return 1;
 }
 
+bool
+kvpy_segments(PyObject *tuple, uint32_t ids_out[KVPOOL_COPIES_MAX], uint32_t *n_out)
+{
+    Py_ssize_t n = PyTuple_Check(tuple) ? PyTuple_Size(tuple) : -1;
+
+    if (n < 0 || n > KVPOOL_COPIES_MAX) {
+        PyErr_Format(PyExc_ValueError, "segments are a tuple of at most %d ids", KVPOOL_COPIES_MAX);
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (!kvpy_u32(PyTuple_GetItem(tuple, i), &ids_out[i])) return false;
+    *n_out = (uint32_t)n;
+    return true;
+}
+
 int
 kvpy_u64(PyObject *obj, void *value_out)
 {

@@ -37,6 +37,8 @@ bool kvpy_uint(PyObject *obj, uint64_t max, const char *what, uint64_t *value_ou
 /* kvpy_uint as converters for "O&" of PyArg_ParseTuple, into a uint32_t and a uint64_t. PyArg_ParseTuple's own formats
  * for unsigned ints ("I", "K") accept a number that does not fit and cut it. */
 int kvpy_u32(PyObject *obj, void *value_out);
+/* kvpy_segments reads a tuple of at most KVPOOL_COPIES_MAX segment ids. False: it has set an exception. */
+bool kvpy_segments(PyObject *tuple, uint32_t ids_out[KVPOOL_COPIES_MAX], uint32_t *n_out);
 int kvpy_u64(PyObject *obj, void *value_out);
 
 /* kvpy_hashes copies a sequence of bytes objects of one length, 1 to 64 bytes, one after the other, and kvpy_hex

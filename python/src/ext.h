@@ -80,6 +80,9 @@ kvpy_budget_t kvpy_budget_begin(const kvpy_pool_t *self, const kvpool_opts_t *op
  * the handle's default. */
 void kvpy_budget_spend(const kvpy_budget_t *budget, uint32_t parts, kvpool_opts_t *opts);
 
+/* kvpy_prefer sets the options of a put from its preferred segments, a tuple of ids, which are stored in `segments`.
+ * False: it has set an exception. */
+bool kvpy_prefer(PyObject *tuple, uint32_t segments[KVPOOL_COPIES_MAX], kvpool_opts_t *opts);
 /* Put without the interpreter's lock (prefer.c). opts->segment is the preferred segment: an object that cannot be put
  * there is put on any segment, in the same time. Else as kvpool_put (also with KVPOOL_UPSERT) and kvpool_batch_put. */
 int kvpy_put_one(const kvpy_pool_t *self, const kvpool_key_t *key, const void *value, size_t len,

@@ -263,21 +263,23 @@ get_memory(kvpool_t *pool, const kvpool_key_t *key, const kvpy_mem_t *mem, const
     return err;
 }
 
-/* put(key, object with memory, deadline_ms, flags, replicas, preferred segment or 0[, lineage or None[, epoch]]) -> 0,
- * or an error number */
+/* put(key, object with memory, deadline_ms, flags, replicas, (preferred segment, ...)[, lineage or None[, epoch]]) ->
+ * 0, or an error number */
 static PyObject *
 pool_put(kvpy_pool_t *self, PyObject *args)
 {
     kvpool_opts_t opts = {.struct_size = sizeof opts};
-    PyObject *key_obj, *value, *told = Py_None;
+    PyObject *key_obj, *value, *where, *told = Py_None;
+    uint32_t segments[KVPOOL_COPIES_MAX];
     kvpool_lineage_t lineage;
     kvpool_key_t key;
     kvpy_mem_t mem;
     int err;
 
     if (!kvpy_check(self) ||
-        !PyArg_ParseTuple(args, "OOO&O&O&O&|OO&", &key_obj, &value, kvpy_u32, &opts.deadline_ms, kvpy_u32, &opts.flags,
-                          kvpy_u32, &opts.replicas, kvpy_u32, &opts.segment, &told, kvpy_u32, &opts.epoch))
+        !PyArg_ParseTuple(args, "OOO&O&O&O|OO&", &key_obj, &value, kvpy_u32, &opts.deadline_ms, kvpy_u32, &opts.flags,
+                          kvpy_u32, &opts.replicas, &where, &told, kvpy_u32, &opts.epoch) ||
+        !kvpy_prefer(where, segments, &opts))
         return NULL;
     if (told != Py_None && !kvpy_lineage(told, &lineage)) return NULL;
     if (told != Py_None) opts.lineage = &lineage;
@@ -563,24 +565,18 @@ static PyObject *
 pool_task_begin(kvpy_pool_t *self, PyObject *args)
 {
     kvpool_opts_t opts = {.struct_size = sizeof opts};
-    uint32_t from, to[KVPOOL_COPIES_MAX];
+    uint32_t from, n, to[KVPOOL_COPIES_MAX];
     PyObject *key_obj, *segments;
     uint64_t id = 0;
     kvpool_key_t key;
-    Py_ssize_t n;
     int err;
 
     if (!kvpy_check(self) ||
-        !PyArg_ParseTuple(args, "OO&O!O&", &key_obj, kvpy_u32, &from, &PyTuple_Type, &segments, kvpy_u32,
-                          &opts.deadline_ms) ||
-        !kvpy_key(key_obj, &key))
+        !PyArg_ParseTuple(args, "OO&OO&", &key_obj, kvpy_u32, &from, &segments, kvpy_u32, &opts.deadline_ms) ||
+        !kvpy_key(key_obj, &key) || !kvpy_segments(segments, to, &n))
         return NULL;
-    n = PyTuple_Size(segments);
-    if (n > KVPOOL_COPIES_MAX) return number_or_code(self, KVPOOL_INVALID);
-    for (Py_ssize_t i = 0; i < n; i++)
-        if (!kvpy_u32(PyTuple_GetItem(segments, i), &to[i])) return NULL;
     Py_BEGIN_ALLOW_THREADS
-        err = kvpool_task_begin(self->pool, key.data, key.len, from, to, (size_t)n, &opts, &id);
+        err = kvpool_task_begin(self->pool, key.data, key.len, from, to, n, &opts, &id);
     Py_END_ALLOW_THREADS
     return err == KVPOOL_OK ? PyLong_FromUnsignedLongLong(id) : number_or_code(self, err);
 }

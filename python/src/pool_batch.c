@@ -25,16 +25,13 @@ take_opts(PyObject *const *args, kvpool_opts_t *opts_out)
 }
 
 static bool
-take_put_opts(PyObject *const *args, kvpool_opts_t *opts_out)
+take_put_opts(PyObject *const *args, uint32_t segments[KVPOOL_COPIES_MAX], kvpool_opts_t *opts_out)
 {
-    uint64_t replicas, segment;
+    uint64_t replicas;
 
-    if (!take_opts(args, opts_out) || !kvpy_uint(args[2], UINT32_MAX, "replicas", &replicas) ||
-        !kvpy_uint(args[3], UINT32_MAX, "segment", &segment))
-        return false;
+    if (!take_opts(args, opts_out) || !kvpy_uint(args[2], UINT32_MAX, "replicas", &replicas)) return false;
     opts_out->replicas = (uint32_t)replicas;
-    opts_out->segment = (uint32_t)segment;
-    return true;
+    return kvpy_prefer(args[3], segments, opts_out);
 }
 
 /* Reads the epoch, which may be missing, from args[at]. */
@@ -81,18 +78,19 @@ list_of_results(const kvpy_pool_t *self, const int *results, const kvpool_item_t
     return list;
 }
 
-/* batch_put(keys, buffers, sizes, deadline_ms, flags, replicas, preferred segment or 0, groups[, lineages[, epoch]]) ->
- * list of 0 or an error number */
+/* batch_put(keys, buffers, sizes, deadline_ms, flags, replicas, (preferred segment, ...), groups[, lineages[, epoch]])
+ * -> list of 0 or an error number */
 PyObject *
 kvpy_batch_put(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 {
+    uint32_t segments[KVPOOL_COPIES_MAX];
     kvpool_opts_t opts;
     kvpy_items_t it;
     PyObject *list;
     int err;
 
     if (!kvpy_check(self) || !check_args("batch_put", n, n == 9 || n == 10 ? n : 8) ||
-        !take_put_opts(args + 3, &opts) || !take_epoch(args, n, 9, &opts))
+        !take_put_opts(args + 3, segments, &opts) || !take_epoch(args, n, 9, &opts))
         return NULL;
     if (!kvpy_items_init(&it, args[0], args[1], args[2], false)) return NULL;
     if ((n >= 9 && !kvpy_items_lineages(&it, args[8])) || !kvpy_items_groups(&it, args[7])) {

@@ -302,20 +302,22 @@ put_joined(kvpy_pool_t *self, const kvpool_key_t *key, const parts_t *p, const k
     return err;
 }
 
-/* put_parts(key, tuple of objects with host memory, deadline_ms, flags, replicas, preferred segment or 0) -> 0, or an
- * error number. If all parts are empty nothing is put, and the result is 0, as connectors expect. */
+/* put_parts(key, tuple of objects with host memory, deadline_ms, flags, replicas, (preferred segment, ...)) -> 0, or
+ * an error number. If all parts are empty nothing is put, and the result is 0, as connectors expect. */
 PyObject *
 kvpy_put_parts(kvpy_pool_t *self, PyObject *args)
 {
     kvpool_opts_t opts = {.struct_size = sizeof opts};
-    PyObject *key_obj, *tuple;
+    uint32_t segments[KVPOOL_COPIES_MAX];
+    PyObject *key_obj, *tuple, *where;
     kvpool_key_t key;
     parts_t parts;
     int err = KVPOOL_OK;
 
     if (!kvpy_check(self) ||
-        !PyArg_ParseTuple(args, "OO!O&O&O&O&", &key_obj, &PyTuple_Type, &tuple, kvpy_u32, &opts.deadline_ms, kvpy_u32,
-                          &opts.flags, kvpy_u32, &opts.replicas, kvpy_u32, &opts.segment))
+        !PyArg_ParseTuple(args, "OO!O&O&O&O", &key_obj, &PyTuple_Type, &tuple, kvpy_u32, &opts.deadline_ms, kvpy_u32,
+                          &opts.flags, kvpy_u32, &opts.replicas, &where) ||
+        !kvpy_prefer(where, segments, &opts))
         return NULL;
     if (!kvpy_key(key_obj, &key) || !parts_init(&parts, tuple)) return NULL;
     if (parts.len > 0) {

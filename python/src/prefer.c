@@ -1,9 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Puts with a preferred segment. The library's option `segment` is strict; here an object that cannot be put on the
- * segment is put again, on any segment, in the remaining time of the call. */
+ * Puts with preferred segments. A single copy goes to the first one by the library's option `segment`, which is strict;
+ * an object that cannot be put there is put again, on any segment, in the remaining time of the call. For several
+ * copies there is the option `prefer`. */
 #include "python/src/convert.h"
 
 #include <stdlib.h>
+
+bool
+kvpy_prefer(PyObject *tuple, uint32_t segments[KVPOOL_COPIES_MAX], kvpool_opts_t *opts)
+{
+    uint32_t n;
+
+    if (!kvpy_segments(tuple, segments, &n)) return false;
+    if (opts->replicas > 1) {
+        opts->prefer = segments;
+        opts->prefer_n = n;
+    } else if (n > 0) {
+        opts->segment = segments[0];
+    }
+    return true;
+}
 
 /* Returns the options of the put to the preferred segment, the first try. The put gets half of the time, because the
  * segment's node may be stopped. */

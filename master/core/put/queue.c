@@ -146,6 +146,9 @@ kvp_put_req_open(kvp_puts_t *pq, kvp_session_t *s, const kvp_frame_hdr_t *ask, c
     p->wish.avoid_n = (uint32_t)msg->n_avoid;
     for (uint32_t i = 0; i < p->wish.avoid_n; i++)
         p->wish.avoid[i] = msg->avoid[i];
+    p->wish.prefer_n = (uint32_t)msg->n_prefer;
+    for (uint32_t i = 0; i < p->wish.prefer_n; i++)
+        p->wish.prefer[i] = msg->prefer[i];
     p->epoch = s->tenant->epoch;
     p->has_epoch = msg->has_epoch;
     p->objs = kvp_core_alloc(msg->n, sizeof *p->objs);

@@ -252,7 +252,8 @@ kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__put_begin__descriptor, f);
     kvp_rd_init(&rd, f->tail, f->tail_len);
-    if (msg != NULL && msg->n > 0 && msg->n <= KVP_PLACES_MAX && msg->n_avoid <= KVP_AVOID_MAX) {
+    if (msg != NULL && msg->n > 0 && msg->n <= KVP_PLACES_MAX && msg->n_avoid <= KVP_AVOID_MAX &&
+        msg->n_prefer <= KVP_REPLICAS_MAX) {
         asked.puts = kvp_rd_array(&rd, msg->n, sizeof *asked.puts);
         if (msg->has_groups) asked.groups = kvp_rd_array(&rd, msg->n, sizeof *asked.groups);
         if (msg->has_lineages) asked.lineages = kvp_rd_array(&rd, msg->n, sizeof *asked.lineages);

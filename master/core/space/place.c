@@ -484,12 +484,26 @@ is_emptier(const kvp_segment_t *a, const kvp_segment_t *b)
     return (unsigned __int128)a->used_bytes * b->size_bytes < (unsigned __int128)b->used_bytes * a->size_bytes;
 }
 
+/* Tries the preferred segments of the client, if they accept puts. */
+static kvp_err_t
+alloc_preferred(kvp_space_t *sp, const kvp_attempt_t *a, const kvp_wish_t *wish)
+{
+    for (uint32_t i = 0; i < wish->prefer_n; i++) {
+        kvp_segment_t *g = kvp_segment_find(sp, wish->prefer[i]);
+
+        if (g == NULL || g->up_at >= sp->cat->up_n || sp->cat->up[g->up_at] != g) continue;
+        if (alloc_in_segment(sp, g, a, wish) == KVP_OK) return KVP_OK;
+    }
+    return KVP_NO_SPACE;
+}
+
 kvp_err_t
 kvp_place_alloc(kvp_space_t *sp, const kvp_attempt_t *a, const kvp_wish_t *wish)
 {
     kvp_segment_t *first, *second;
 
     if (sp->cat->up_n == 0) return KVP_NO_SPACE;
+    if (alloc_preferred(sp, a, wish) == KVP_OK) return KVP_OK;
     first = sp->cat->up[kvp_ctx_random(sp->ctx) % sp->cat->up_n];
     second = sp->cat->up[kvp_ctx_random(sp->ctx) % sp->cat->up_n];
     if (is_emptier(second, first)) {

@@ -13,6 +13,8 @@ typedef struct {
     uint32_t avoid[KVP_AVOID_MAX]; /* ids of segments that the client cannot reach */
     uint32_t avoid_n; /* number of entries in `avoid`; set to 0 when no other segment had room */
     uint32_t only; /* id of the only allowed segment; 0 = any segment */
+    uint32_t prefer[KVP_REPLICAS_MAX]; /* ids of segments that are tried first, one for each copy */
+    uint32_t prefer_n; /* number of entries in `prefer` */
 } kvp_wish_t;
 
 kvp_err_t kvp_place_alloc(kvp_space_t *sp, const kvp_attempt_t *a,

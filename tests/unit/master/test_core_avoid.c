@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Segments that a client asks to be spared, because it does not reach them: they get nothing of its puts while others
- * can take them, and no put is refused for that wish. */
+ * can take them, and no put is refused for that wish. And segments that it prefers. */
 #include "tests/world/world.h"
 
 #define KEY_BYTES 100u
@@ -142,6 +142,35 @@ TEST(test_copies_are_on_hosts_that_are_reached)
         assert_int_equal(n, 2);
         assert_true(where[0] != p.far->segment_id && where[1] != p.far->segment_id);
     }
+    world_close(p.w);
+}
+
+/* Each preferred segment gets a copy, the first one also where one copy is asked for; ids of no segment are passed
+ * over. */
+TEST(test_preferred_segments_get_the_copies)
+{
+    pair_t p = pair_open(4 * MIB, MIB);
+    mem_t *third = mem_make(p.w, "third", 4 * MIB, MIB);
+    Kvp__Pb__PutBegin like = KVP__PB__PUT_BEGIN__INIT;
+    uint32_t where[2], n, prefer[KVP_REPLICAS_MAX + 1] = {4711}; /* nobody's */
+    put_t one = {.key = "malformed", .len = KEY_BYTES};
+
+    node_open_on(p.w, third, "third");
+    prefer[1] = third->segment_id;
+    prefer[2] = p.near->segment_id;
+    like.prefer = prefer;
+    like.n_prefer = 3;
+    for (uint32_t i = 0; i < 20; i++) {
+        like.replicas = 1 + i % 2;
+        assert_int_equal(put_sparing(&p, key_name("k", i), KEY_BYTES, like, where, &n), KVP_OK);
+        assert_int_equal(n, like.replicas);
+        assert_int_equal(where[0], third->segment_id);
+        assert_true(n == 1 || where[1] == p.near->segment_id);
+    }
+    like.n_prefer = KVP_REPLICAS_MAX + 1;
+    (void)put_begin_with(p.c, &one, 1, &like);
+    world_pump(p.w);
+    assert_true(p.c->was_closed);
     world_close(p.w);
 }
 
