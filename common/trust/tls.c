@@ -256,7 +256,7 @@ stamp_files(const kvp_creds_t *files)
     struct stat st;
 
     for (size_t i = 0; i < KVP_ARRAY_LEN(paths); i++) {
-        if (paths[i] == NULL || stat(paths[i], &st) != 0) memset(&st, 0, sizeof st);
+        if (paths[i] == NULL || stat(paths[i], &st) != 0) memset(&st, paths[i] == NULL ? 0 : 1, sizeof st);
         stamp = stamp * 1000003 + (uint64_t)st.st_dev;
         stamp = stamp * 1000003 + (uint64_t)st.st_ino;
         stamp = stamp * 1000003 + (uint64_t)st.st_size;

@@ -306,7 +306,8 @@ TEST(test_changed_files_are_used_and_faulty_ones_are_not)
 /* A client looks at its files at each connection: a file that is replaced, is missing, and is back counts at once. */
 TEST(test_a_client_uses_changed_files_at_once)
 {
-    const kvp_creds_t master = files("ca", "ca", "master-m1"), writer = files("ca", "ca", "writer-acme");
+    const kvp_creds_t master = files("ca", "ca", "master-m1");
+    kvp_creds_t writer = files("ca", "ca", "writer-acme");
     ends_t e = connect_ends(&master, &writer, KVP_IS_MASTER, NULL);
     char kept[2][192];
 
@@ -330,6 +331,10 @@ TEST(test_a_client_uses_changed_files_at_once)
     e = connect_ends(&master, &writer, KVP_IS_MASTER, NULL);
     assert_int_equal(e.client_err, KVP_OK);
     assert_int_equal(kvp_tls_peer(e.accepted)->role, KVP_MAY_WRITE);
+    end_ends(&e);
+    writer.tls_crl = kept[0]; /* a revocation list that is missing is not the same as none */
+    e = connect_ends(&master, &writer, KVP_IS_MASTER, NULL);
+    assert_int_equal(e.client_err, KVP_INVALID);
     end_ends(&e);
 }
 
