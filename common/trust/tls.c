@@ -21,6 +21,10 @@
 #define GROUPS "X25519:P-256"
 #define CHAIN_MAX_BYTES (16u << 10) /* longest chain of certificates of a peer */
 #define CHAIN_MAX_DEPTH 4
+/* certificates beside the own one in its file are used; the peer refuses a chain that is not valid */
+#define CHAIN_FLAGS                                                                                                    \
+    (SSL_BUILD_CHAIN_FLAG_UNTRUSTED | SSL_BUILD_CHAIN_FLAG_NO_ROOT | SSL_BUILD_CHAIN_FLAG_IGNORE_ERROR |               \
+     SSL_BUILD_CHAIN_FLAG_CLEAR_ERROR)
 #define REFRESH_NS KVP_NS_PER_S
 /* limit of the unsent answers to records of the peer: a peer above it does not read its connection, or attacks */
 #define ANSWERED_MAX (16u << 10)
@@ -203,6 +207,10 @@ use_certificate(SSL_CTX *ctx, const kvp_creds_t *files, kvp_identity_t *who_out,
         return fail_file(why_out, "the certificate %.120s", files->tls_cert);
     if (SSL_CTX_use_PrivateKey_file(ctx, files->tls_key, SSL_FILETYPE_PEM) != 1 || SSL_CTX_check_private_key(ctx) != 1)
         return fail_file(why_out, "the key %.120s", files->tls_key);
+    /* The chain is made once, without the root, which peers have. By itself OpenSSL makes it in each handshake. */
+    (void)SSL_CTX_set_mode(ctx, SSL_MODE_NO_AUTO_CHAIN);
+    if (SSL_CTX_build_cert_chain(ctx, CHAIN_FLAGS) == 0)
+        return fail_file(why_out, "the chain of the certificate %.120s", files->tls_cert);
     kvp_x509_identity(SSL_CTX_get0_certificate(ctx), who_out);
     return who_out->role != KVP_MAY_NOTHING || fail_file(why_out, "%.100s: %.120s", files->tls_cert, who_out->why);
 }
