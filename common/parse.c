@@ -7,6 +7,8 @@
 #include <string.h>
 #include <strings.h>
 
+#define HTTPS "https://"
+
 typedef struct {
     const char *name;
     uint64_t scale;
@@ -161,6 +163,24 @@ kvp_format_hostport(const kvp_hostport_t *at, char dst[KVP_HOSTPORT_TEXT_MAX])
 {
     bool is_ipv6 = strchr(at->host, ':') != NULL;
     snprintf(dst, KVP_HOSTPORT_TEXT_MAX, "%s%s%s:%u", is_ipv6 ? "[" : "", at->host, is_ipv6 ? "]" : "", at->port);
+    return dst;
+}
+
+kvp_err_t
+kvp_parse_http(const char *text, kvp_hostport_t *at_out, bool *has_tls_out)
+{
+    const bool has_tls = strncmp(text, HTTPS, strlen(HTTPS)) == 0;
+    const kvp_err_t err = kvp_parse_hostport(text + (has_tls ? strlen(HTTPS) : 0), at_out);
+
+    if (err == KVP_OK) *has_tls_out = has_tls;
+    return err;
+}
+
+const char *
+kvp_format_http(const kvp_hostport_t *at, bool has_tls, char dst[KVP_HTTP_TEXT_MAX])
+{
+    strcpy(dst, has_tls ? HTTPS : "");
+    kvp_format_hostport(at, dst + strlen(dst));
     return dst;
 }
 

@@ -38,6 +38,11 @@ kvp_err_t kvp_parse_hostports(const char *text, kvp_hostport_t *at_out, size_t m
 #define KVP_HOSTPORT_TEXT_MAX (KVP_HOST_MAX + 8u)
 const char *kvp_format_hostport(const kvp_hostport_t *at, char dst[KVP_HOSTPORT_TEXT_MAX]);
 
+/* The same two for the address of an HTTP port: HOST:PORT, or https://HOST:PORT if the port has TLS. */
+#define KVP_HTTP_TEXT_MAX (KVP_HOSTPORT_TEXT_MAX + 8u)
+kvp_err_t kvp_parse_http(const char *text, kvp_hostport_t *at_out, bool *has_tls_out) KVP_MUST_USE;
+const char *kvp_format_http(const kvp_hostport_t *at, bool has_tls, char dst[KVP_HTTP_TEXT_MAX]);
+
 /* kvp_hostport_is_loopback returns whether only this host can reach a listener at the address. Names are not
  * resolved; the only name that counts is "localhost". */
 bool kvp_hostport_is_loopback(const kvp_hostport_t *at);

@@ -16,7 +16,6 @@
 #include "common/clock.h"
 #include "common/daemon/conf.h"
 #include "common/daemon/http.h"
-#include "common/daemon/http_tls.h"
 #include "common/daemon/loop.h"
 #include "common/hostid.h"
 #include "common/log.h"
@@ -510,20 +509,20 @@ build_loop(daemon_t *d, const settings_t *s)
 static kvp_err_t
 start_ha(daemon_t *d, const settings_t *s)
 {
-    char address[KVP_HOSTPORT_TEXT_MAX], http[KVP_HTTP_ADDRESS_MAX] = "";
+    char address[KVP_HOSTPORT_TEXT_MAX], http[KVP_HTTP_TEXT_MAX] = "";
     kvp_hostport_t at = s->advertise.host[0] != '\0' ? s->advertise : *kvp_server_bound(d->server);
 
     if (d->ha == NULL) {
         kvp_master_peer_t self = {.state = KVP_MASTER_LEADER};
 
         kvp_format_hostport(&at, self.address);
-        if (d->http != NULL) kvp_http_format(&d->http_bound, s->creds.has_http_tls, self.http);
+        if (d->http != NULL) kvp_format_http(&d->http_bound, s->creds.has_http_tls, self.http);
         kvp_master_note_masters(kvp_server_core(d->server), "", &self, 1);
         return KVP_OK;
     }
     if (strcmp(at.host, "0.0.0.0") == 0 || strcmp(at.host, "::") == 0) (void)gethostname(at.host, sizeof at.host - 1);
     if (at.port == 0) at.port = kvp_server_bound(d->server)->port;
-    if (d->http != NULL) kvp_http_format(&d->http_bound, s->creds.has_http_tls, http);
+    if (d->http != NULL) kvp_format_http(&d->http_bound, s->creds.has_http_tls, http);
     return kvp_ha_start(d->ha, &d->uv, kvp_format_hostport(&at, address), http);
 }
 

@@ -66,12 +66,3 @@ kvp_http_tls_free(kvp_http_tls_t *tls)
     free(tls->key);
     *tls = (kvp_http_tls_t){.cert = NULL};
 }
-
-const char *
-kvp_http_format(const kvp_hostport_t *at, bool has_tls, char dst[KVP_HTTP_ADDRESS_MAX])
-{
-    char text[KVP_HOSTPORT_TEXT_MAX];
-
-    snprintf(dst, KVP_HTTP_ADDRESS_MAX, "%s%s", has_tls ? "https://" : "", kvp_format_hostport(at, text));
-    return dst;
-}

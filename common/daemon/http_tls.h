@@ -4,10 +4,7 @@
 #ifndef KVP_COMMON_DAEMON_HTTP_TLS_H
 #define KVP_COMMON_DAEMON_HTTP_TLS_H
 
-#include "common/parse.h"
 #include "common/trust/identity.h"
-
-#define KVP_HTTP_ADDRESS_MAX (KVP_HOSTPORT_TEXT_MAX + 8u)
 
 typedef struct {
     char *cert, *key; /* PEM; owned; NULL = the server has no TLS */
@@ -18,8 +15,5 @@ typedef struct {
  * has no TLS; NOMEM; logged. kvp_http_tls_free is legal on zeros. */
 kvp_err_t kvp_http_tls_load(kvp_http_tls_t *tls, kvp_authrole_t role) KVP_MUST_USE;
 void kvp_http_tls_free(kvp_http_tls_t *tls);
-
-/* kvp_http_format writes the address of an HTTP port for its clients: HOST:PORT, or https://HOST:PORT with TLS. */
-const char *kvp_http_format(const kvp_hostport_t *at, bool has_tls, char dst[KVP_HTTP_ADDRESS_MAX]);
 
 #endif

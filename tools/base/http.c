@@ -19,7 +19,6 @@
 #define ANSWER_MAX (64u << 20)
 #define PIECE (64u << 10)
 #define SILENCE_S 5
-#define HTTPS "https://"
 
 /* Returns the text of errno. A socket operation that timed out sets EAGAIN, or EINPROGRESS for a connect. */
 static const char *
@@ -201,14 +200,14 @@ ask_at(const char *at, kvp_authrole_t role, const char *path, const char *body, 
 {
     kvp_buf_t request;
     kvp_hostport_t to;
-    char head[512], token[KVP_CREDS_TOKEN_MAX + 32];
+    char host[KVP_HOSTPORT_TEXT_MAX], head[512], token[KVP_CREDS_TOKEN_MAX + 32];
     kvp_err_t err = KVP_UNREACHABLE;
     kvp_tls_t *tls = NULL;
     kvp_creds_t files;
     bool has_tls;
     int fd;
 
-    if (kvp_cli_http_parse(at, &to, &has_tls) != KVP_OK) return KVP_INVALID;
+    if (kvp_parse_http(at, &to, &has_tls) != KVP_OK) return KVP_INVALID;
     fd = connect_to(&to, why_out);
     if (fd < 0) return err;
     err = write_token(fd, has_tls, token, sizeof token, why_out);
@@ -223,7 +222,7 @@ ask_at(const char *at, kvp_authrole_t role, const char *path, const char *body, 
     }
     kvp_buf_init(&request, 0);
     const int len = snprintf(head, sizeof head, "%s %s HTTP/1.0\r\nHost: %s\r\n%sContent-Length: %zu\r\n\r\n",
-                             body == NULL ? "GET" : "POST", path, at + (has_tls ? strlen(HTTPS) : 0), token,
+                             body == NULL ? "GET" : "POST", path, kvp_format_hostport(&to, host), token,
                              body == NULL ? 0 : strlen(body));
     kvp_buf_append(&request, head, (size_t)len);
     if (body != NULL) kvp_buf_append(&request, body, strlen(body));
@@ -277,24 +276,16 @@ kvp_cli_http_text(const char *at, kvp_authrole_t role, const char *path, char **
     return err;
 }
 
-kvp_err_t
-kvp_cli_http_parse(const char *at, kvp_hostport_t *to_out, bool *has_tls_out)
-{
-    *has_tls_out = strncmp(at, HTTPS, strlen(HTTPS)) == 0;
-    return kvp_parse_hostport(at + (*has_tls_out ? strlen(HTTPS) : 0), to_out);
-}
-
 bool
-kvp_cli_http_of(struct json_object *master, char at[KVP_CLI_HTTP_MAX])
+kvp_cli_http_of(struct json_object *master, char at[KVP_HTTP_TEXT_MAX])
 {
     kvp_hostport_t http, address;
     bool has_tls;
 
-    if (kvp_cli_http_parse(kvp_json_get_text(master, "http"), &http, &has_tls) != KVP_OK ||
+    if (kvp_parse_http(kvp_json_get_text(master, "http"), &http, &has_tls) != KVP_OK ||
         kvp_parse_hostport(kvp_json_get_text(master, "address"), &address) != KVP_OK)
         return false;
     if (strcmp(http.host, "0.0.0.0") == 0 || strcmp(http.host, "::") == 0) strcpy(http.host, address.host);
-    if (has_tls) strcpy(at, HTTPS);
-    kvp_format_hostport(&http, at + (has_tls ? strlen(HTTPS) : 0));
+    kvp_format_http(&http, has_tls, at);
     return !kvp_hostport_is_loopback(&http) || kvp_hostport_is_loopback(&address);
 }

@@ -10,8 +10,6 @@
 #include <json-c/json.h>
 #include <time.h>
 
-#define KVP_CLI_HTTP_MAX (KVP_HOSTPORT_TEXT_MAX + 8u) /* size of an address with its scheme */
-
 /* kvp_cli_http requests the path from `at` (HOST:PORT, or https://HOST:PORT): POST with the body, or GET if body is
  * NULL. With TLS the server proves by its certificate that it is a daemon of the role; KVP_MAY_NOTHING = any.
  * *answer_out is the JSON of the answer, which the caller releases with json_object_put; NULL if the answer is not
@@ -30,9 +28,6 @@ kvp_err_t kvp_cli_http_text(const char *at, kvp_authrole_t role, const char *pat
 /* kvp_cli_http_of writes the address of a master's HTTP port; `master` is an element of "masters" in the answer of
  * kvpool_stat. If the port listens on all addresses, the host is that of the master. Returns false if the master has no
  * such port, or only at a loopback address of another host. */
-bool kvp_cli_http_of(struct json_object *master, char at[KVP_CLI_HTTP_MAX]);
-
-/* kvp_cli_http_parse reads an address of kvp_cli_http. INVALID. */
-kvp_err_t kvp_cli_http_parse(const char *at, kvp_hostport_t *to_out, bool *has_tls_out) KVP_MUST_USE;
+bool kvp_cli_http_of(struct json_object *master, char at[KVP_HTTP_TEXT_MAX]);
 
 #endif

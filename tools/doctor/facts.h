@@ -105,8 +105,7 @@ typedef struct {
     size_t ports_n;
     /* Facts about the pool. */
     char master[256];
-    char https[16 *
-               (KVP_HOSTPORT_TEXT_MAX + 8)]; /* HTTP addresses of the masters that report one, separated by commas */
+    char https[16 * KVP_HTTP_TEXT_MAX]; /* HTTP addresses of the masters that report one, separated by commas */
     int pool_err;
     char pool_why[512]; /* text of the reason why the pool was not opened */
     char pool_software[64];

@@ -192,7 +192,7 @@ static void
 read_https(struct json_object *stat, kvp_doctor_facts_t *facts)
 {
     struct json_object *masters;
-    char at[KVP_CLI_HTTP_MAX];
+    char at[KVP_HTTP_TEXT_MAX];
 
     for (size_t i = kvp_json_get_list(stat, "masters", &masters); i > 0; i--) {
         const size_t len = strlen(facts->https);

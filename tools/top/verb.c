@@ -95,7 +95,7 @@ typedef struct {
 
 /* Writes the address of the leader's HTTP port; false if no leader is known. */
 static bool
-find_http(const sampler_t *s, struct json_object *stat, char at[KVP_CLI_HTTP_MAX])
+find_http(const sampler_t *s, struct json_object *stat, char at[KVP_HTTP_TEXT_MAX])
 {
     struct json_object *masters;
     const size_t n = kvp_json_get_list(stat, "masters", &masters);
@@ -106,10 +106,10 @@ find_http(const sampler_t *s, struct json_object *stat, char at[KVP_CLI_HTTP_MAX
 
         if (strcmp(kvp_json_get_text(master, "state"), "leader") != 0 || colon == NULL) continue;
         if (kvp_cli_http_of(master, at)) return true;
-        snprintf(at, KVP_CLI_HTTP_MAX, "%.*s:" HTTP_PORT, (int)(colon - address), address);
+        snprintf(at, KVP_HTTP_TEXT_MAX, "%.*s:" HTTP_PORT, (int)(colon - address), address);
         return true;
     }
-    if (s->http != NULL) snprintf(at, KVP_CLI_HTTP_MAX, "%s", s->http);
+    if (s->http != NULL) snprintf(at, KVP_HTTP_TEXT_MAX, "%s", s->http);
     return s->http != NULL;
 }
 
@@ -135,7 +135,7 @@ static void
 add_metrics(sampler_t *s, struct json_object *stat)
 {
     const char *why = "its answer is not of a master";
-    char at[KVP_CLI_HTTP_MAX] = "the master", error[400], *text = NULL;
+    char at[KVP_HTTP_TEXT_MAX] = "the master", error[400], *text = NULL;
 
     if (json_object_get_boolean(kvp_json_get(kvp_json_get(stat, "pool"), "is_standby"))) {
         json_object_object_add(stat, "metrics_error", json_object_new_string("A standby answers no calls."));
@@ -367,7 +367,7 @@ kvp_cli_top(const kvp_cli_verb_t *verb, int argc, char **argv)
     int first, code = kvp_cli_parse(verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &common, &first);
 
     if (code != KVP_EXIT_GO_ON) return code;
-    if (t.sampler.http != NULL && kvp_cli_http_parse(t.sampler.http, &at, &has_tls) != KVP_OK)
+    if (t.sampler.http != NULL && kvp_parse_http(t.sampler.http, &at, &has_tls) != KVP_OK)
         return kvp_cli_complain(verb, KVP_EXIT_USAGE, "\"%s\" is not HOST:PORT", t.sampler.http);
     if (common.is_json || !isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) ||
         (terminal != NULL && strcmp(terminal, "dumb") == 0))

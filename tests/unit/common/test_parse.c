@@ -94,6 +94,23 @@ TEST(test_hostport_when_good)
     }
 }
 
+TEST(test_http_address)
+{
+    kvp_hostport_t at;
+    char text[KVP_HTTP_TEXT_MAX];
+    bool has_tls;
+
+    assert_int_equal(kvp_parse_http("https://[::1]:80", &at, &has_tls), KVP_OK);
+    assert_true(has_tls);
+    assert_string_equal(at.host, "::1");
+    assert_string_equal(kvp_format_http(&at, true, text), "https://[::1]:80");
+    assert_int_equal(kvp_parse_http("h:1", &at, &has_tls), KVP_OK);
+    assert_false(has_tls);
+    assert_string_equal(kvp_format_http(&at, false, text), "h:1");
+    assert_int_equal(kvp_parse_http("https://", &at, &has_tls), KVP_INVALID);
+    assert_int_equal(kvp_parse_http("http://h:1", &at, &has_tls), KVP_INVALID);
+}
+
 TEST(test_hostport_when_bad)
 {
     static const char *const bad[] = {
