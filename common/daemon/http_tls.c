@@ -12,16 +12,18 @@
 
 #define PEM_MAX_BYTES (64u << 10)
 
-/* Returns the text of a file, which the caller frees; NULL: errno is the reason. */
+/* Returns the text of a file, which the caller frees; NULL: it cannot be read or is empty; logged. */
 static char *
 read_pem(const char *path)
 {
     FILE *file = fopen(path, "re");
     char *text = file == NULL ? NULL : calloc(1, PEM_MAX_BYTES + 1);
-    size_t n = text == NULL ? 0 : fread(text, 1, PEM_MAX_BYTES, file);
+    const size_t n = text == NULL ? 0 : fread(text, 1, PEM_MAX_BYTES, file);
+    const char *why = text == NULL || ferror(file) ? strerror(errno) : "the file is empty";
 
     if (file != NULL) fclose(file);
     if (n > 0) return text;
+    kvp_log_error("http", "--http-tls: cannot read %s: %s", path, why);
     free(text);
     return NULL;
 }
@@ -51,11 +53,8 @@ kvp_http_tls_load(kvp_http_tls_t *tls, kvp_authrole_t role)
         return err;
     }
     tls->cert = read_pem(files.tls_cert);
-    tls->key = read_pem(files.tls_key);
-    if (tls->cert != NULL && tls->key != NULL) return KVP_OK;
-    kvp_log_error("http", "--http-tls: cannot read %s: %s", tls->cert == NULL ? files.tls_cert : files.tls_key,
-                  strerror(errno));
-    return KVP_INVALID;
+    if (tls->cert != NULL) tls->key = read_pem(files.tls_key);
+    return tls->key != NULL ? KVP_OK : KVP_INVALID;
 }
 
 void
