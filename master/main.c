@@ -421,9 +421,7 @@ open_authn(daemon_t *d, const settings_t *s)
 
     snprintf(d->protection, sizeof d->protection, "control %s, http %s",
              kvp_protection_of(&s->listen, d->has_authn ? by : NULL),
-             kvp_protection_of(&s->http, conf.token_file == NULL ? NULL
-                                         : s->creds.has_http_tls ? "tls"
-                                                                 : "tokens"));
+             kvp_protection_of_http(&s->http, conf.token_file != NULL, s->creds.has_http_tls));
     return err == KVP_OK && d->has_authn ? kvp_authn_open(&d->authn, &conf) : err;
 }
 

@@ -136,3 +136,9 @@ kvp_protection_of(const kvp_hostport_t *at, const char *by)
     if (by != NULL) return by;
     return kvp_hostport_is_loopback(at) ? "loopback" : "unprotected";
 }
+
+const char *
+kvp_protection_of_http(const kvp_hostport_t *at, bool has_tokens, bool has_tls)
+{
+    return kvp_protection_of(at, !has_tokens ? NULL : has_tls ? "tls" : "tokens");
+}

@@ -54,5 +54,8 @@ kvp_err_t kvp_may_listen(const char *option, const kvp_hostport_t *at, bool is_p
  * http, data) make a text of at most KVP_PROTECTION_MAX bytes. */
 #define KVP_PROTECTION_MAX 80u
 const char *kvp_protection_of(const kvp_hostport_t *at, const char *by);
+/* kvp_protection_of_http returns the same for an HTTP port. An HTTP server requests no client certificate, so TLS
+ * counts only together with tokens. */
+const char *kvp_protection_of_http(const kvp_hostport_t *at, bool has_tokens, bool has_tls);
 
 #endif

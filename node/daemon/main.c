@@ -118,9 +118,7 @@ build_node(daemon_t *d, const kvp_node_opts_t *s)
         .keep_ns = s->keeper_hold_ns,
         .fetch = &kvp_fetch_ops,
         .is_alone = true,
-        .http_protection = kvp_protection_of(&s->http, s->http_token_file == NULL ? NULL
-                                                       : s->creds.has_http_tls    ? "tls"
-                                                                                  : "tokens"),
+        .http_protection = kvp_protection_of_http(&s->http, s->http_token_file != NULL, s->creds.has_http_tls),
         .is_insecure = s->creds.is_insecure,
         .is_lazy = !s->has_populate,
     };
