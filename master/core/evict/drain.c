@@ -251,8 +251,7 @@ evict_oldest(kvp_evict_t *ev, const kvp_segment_t *g, uint32_t oid)
 {
     const kvp_obj_t *o = kvp_obj(ev->cat->index, oid);
     kvp_tenant_t *t = kvp_obj_tenant(ev->cat, o);
-    const kvp_member_t *mb = kvp_group_member(ev->cat, o);
-    const bool is_hard = mb == NULL ? o->pin == KVP_PIN_HARD : mb->group->pinned_n[KVP_PIN_HARD] > 0;
+    const bool is_hard = kvp_victim_is_hard(o, kvp_group_member(ev->cat, o));
     const uint64_t rate = (uint64_t)g->drain->bytes_left;
 
     for (uint32_t n = 0; n < VICTIMS_A_TICK; n++) {

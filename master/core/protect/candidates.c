@@ -112,8 +112,8 @@ take_off(kvp_protect_t *prot, kvp_objlist_t *list, uint32_t oid)
     kvp_objlist_remove(prot->cat->index, list, oid);
 }
 
-static bool
-is_pinned_hard(const kvp_obj_t *o, const kvp_member_t *mb)
+bool
+kvp_victim_is_hard(const kvp_obj_t *o, const kvp_member_t *mb)
 {
     if (mb == NULL) return o->pin == KVP_PIN_HARD && KVP_RULE(HARD_PIN);
     return mb->group->pinned_n[KVP_PIN_HARD] > 0;
@@ -127,7 +127,7 @@ home_of(kvp_protect_t *prot, const kvp_obj_t *o)
     bool is_soft = mb == NULL ? o->pin == KVP_PIN_SOFT : mb->group->pinned_n[KVP_PIN_SOFT] > 0;
 
     if (kvp_obj_is_on_tier_alone(prot->cat, o)) return NULL; /* its eviction frees no memory */
-    if (is_pinned_hard(o, mb) || (mb != NULL && mb->group->is_doomed)) return NULL;
+    if (kvp_victim_is_hard(o, mb) || (mb != NULL && mb->group->is_doomed)) return NULL;
     return is_soft ? &prot->pinned : &kvp_obj_tenant(prot->cat, o)->lru;
 }
 

@@ -25,6 +25,9 @@ kvp_victim_is_listed(const kvp_obj_t *o)
 {
     return o->list != KVP_OBJLIST_NONE;
 }
+/* kvp_victim_is_hard returns true if the object, or its group, is hard-pinned. mb: its membership; NULL = in no group
+ */
+bool kvp_victim_is_hard(const kvp_obj_t *o, const kvp_member_t *mb);
 bool kvp_victim_may_go(const kvp_protect_t *prot, uint32_t unit); /* true if the object or group can be evicted now */
 void kvp_victim_removed(kvp_protect_t *prot, uint32_t oid); /* takes the object off its candidate list, if any */
 void kvp_victim_used(kvp_protect_t *prot, uint32_t oid); /* makes the object the youngest candidate on its list */
