@@ -68,6 +68,7 @@ typedef struct kvp_catalog {
     uint32_t lost_n; /* number of memory segments whose node is disconnected */
     kvp_segment_t **up; /* array of the segments that accept puts */
     uint32_t up_n, up_cap;
+    uint64_t coming_bytes; /* bytes that become free in these segments as soon as their nodes have answered */
     kvp_umap_t up_hosts; /* host number -> number of segments on this host that accept puts */
     kvp_heap_t up_chunks; /* heap of the segments that accept puts; the segment with the longest chunks is first */
     uint32_t slow_n; /* number of segments that accept puts and whose node does not answer in time */

@@ -231,18 +231,6 @@ evict_for_drain(kvp_evict_t *ev, kvp_drain_t *d, uint32_t unit)
     ev->is_for_drain = false;
 }
 
-/* Returns the bytes that become free in segments that accept puts as soon as their nodes have answered. */
-static uint64_t
-coming_bytes(const kvp_evict_t *ev)
-{
-    uint64_t bytes = 0;
-
-    kvp_ctx_spend(ev->ctx, ev->cat->up_n / SLOTS_A_RECORD);
-    for (uint32_t i = 0; i < ev->cat->up_n; i++)
-        bytes += ev->cat->up[i]->retiring_bytes - ev->cat->up[i]->quarantine_bytes;
-    return bytes;
-}
-
 /* Evicts the tenant's oldest object, and more of them until as many bytes become free as the drain may move in this
  * tick, so that the drain of a full pool is as fast as its rate. Objects of the draining segment are evicted, too, and
  * need no room then. Returns false if no object may be evicted. */
@@ -257,7 +245,7 @@ evict_oldest(kvp_evict_t *ev, const kvp_segment_t *g, uint32_t oid)
     for (uint32_t n = 0; n < VICTIMS_A_TICK; n++) {
         uint32_t unit;
 
-        if (n > 0 && coming_bytes(ev) >= kvp_min_u64(rate, g->used_bytes - g->retiring_bytes)) break;
+        if (n > 0 && ev->cat->coming_bytes >= kvp_min_u64(rate, g->used_bytes - g->retiring_bytes)) break;
         unit = find_victim(ev, t, is_hard);
         if (unit == KVP_OID_NONE) return n > 0;
         evict_for_drain(ev, g->drain, unit);

@@ -74,6 +74,7 @@ count_bytes(kvp_space_t *sp, const kvp_retire_t *r, int64_t sign)
     g->retiring_bytes += retiring;
     g->quarantine_bytes += quarantined;
     count_quarantine(sp, r, sign);
+    if (g->state == KVP_SEG_UP) sp->cat->coming_bytes += retiring - quarantined;
     if (g->state == KVP_SEG_LOST) return;
     sp->ctx->st.retiring_bytes += retiring;
     sp->ctx->st.quarantine_bytes += quarantined;

@@ -58,6 +58,7 @@ up_add(kvp_space_t *sp, kvp_segment_t *g)
     }
     g->up_at = sp->cat->up_n;
     sp->cat->up[sp->cat->up_n++] = g;
+    sp->cat->coming_bytes += g->retiring_bytes - g->quarantine_bytes;
     kvp_umap_set(&sp->cat->up_hosts, g->host, up_on_host(sp, g->host) + 1);
     kvp_heap_add(&sp->cat->up_chunks, &g->up_chunk, UINT64_MAX - kvp_segment_chunk_bytes(g, 0));
 }
@@ -69,6 +70,7 @@ up_del(kvp_space_t *sp, kvp_segment_t *g)
 
     sp->cat->up[g->up_at] = sp->cat->up[--sp->cat->up_n];
     sp->cat->up[g->up_at]->up_at = g->up_at;
+    sp->cat->coming_bytes -= g->retiring_bytes - g->quarantine_bytes;
     if (others > 0)
         kvp_umap_set(&sp->cat->up_hosts, g->host, others);
     else

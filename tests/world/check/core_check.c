@@ -256,7 +256,7 @@ static const char *
 check_segments(const kvp_master_t *m)
 {
     sums_t totals = {0};
-    uint64_t size = 0, known = 0, n = 0, claims = 0, up = 0, slow = 0, lost = 0;
+    uint64_t size = 0, known = 0, n = 0, claims = 0, up = 0, slow = 0, lost = 0, coming = 0;
 
     kvp_list_foreach (pos, &m->cat.segments) {
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
@@ -272,6 +272,7 @@ check_segments(const kvp_master_t *m)
         claims += list_len(&g->claims);
         if (g->life != KVP_SEGMENT_DROPPED) known += g->size_bytes;
         up += g->state == KVP_SEG_UP;
+        coming += g->state == KVP_SEG_UP ? g->retiring_bytes - g->quarantine_bytes : 0;
         slow += g->is_slow;
         lost += g->state == KVP_SEG_LOST;
         if (g->state != KVP_SEG_LOST && g->node == NULL) return "a segment has lost its node unnoticed";
@@ -282,6 +283,7 @@ check_segments(const kvp_master_t *m)
     if (totals.used != m->ctx.st.used_bytes) return "used bytes of the pool are wrong";
     if (totals.retiring != m->ctx.st.retiring_bytes) return "retiring bytes of the pool are wrong";
     if (totals.quarantined != m->ctx.st.quarantine_bytes) return "quarantined bytes of the pool are wrong";
+    if (coming != m->cat.coming_bytes) return "the bytes that become free are miscounted";
     if (claims != m->puts.claims) return "the keys that have a window are miscounted";
     if (size != m->ctx.st.size_bytes || n != m->ctx.st.segments || known != m->cat.known_bytes)
         return "the size of the pool is wrong";
