@@ -588,7 +588,7 @@ typedef struct {
      * new drain waits for the client. After a fail-over the new leader waits again. */
     uint64_t deadline_ms;
     /* BEGIN: limit of the bytes that all drains together move in a second; 0 = no change; the default
-     * is 200 MB. */
+     * is 200 MiB. */
     uint64_t bytes_per_s;
     /* BEGIN: 1 = objects that only the node's SSD has stay there, and no client can read them while the
      * node is away. 0 = they are moved to other nodes, too. */

@@ -214,7 +214,7 @@ kvp_cli_node(const kvp_cli_verb_t *verb, int argc, char **argv)
          0, 0},
         {"evict", KVP_CLI_FLAG, &has_evict, NULL,
          "drain: evict if no memory is free elsewhere (default; ends --no-evict)", 0, 0},
-        {"rate", KVP_CLI_BYTES, &rate, "BYTES", "drain: limit of the bytes a second of all drains (default 200 MB)", 1,
+        {"rate", KVP_CLI_BYTES, &rate, "BYTES", "drain: limit of the bytes a second of all drains (default 200 MiB)", 1,
          1ull << 40},
     };
     drain_t d = {.verb = verb, .what = {.struct_size = sizeof d.what}};

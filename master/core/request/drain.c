@@ -37,7 +37,7 @@ drain_refusal(const kvp_master_t *m, const kvp_session_t *s, const kvp_segment_t
 {
     kvp_err_t err = what == KVP_DRAIN_ASK ? KVP_OK : kvp_journal_refusal(&m->log);
 
-    *why_out = "no node of that name";
+    *why_out = "no node of that name: see kvpool node ls";
     if (g == NULL) return KVP_NO_SEGMENT;
     *why_out = "a node drains itself only";
     if (s->role == KVP_ROLE_NODE && g->node != s) return KVP_INVALID;
