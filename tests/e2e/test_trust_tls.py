@@ -17,7 +17,7 @@ import rawwire as w
 from conftest import SLOW, wait_until
 from secured import Certs, Raw, Secured, openssl
 from standby import Masters, needs_etcd
-from trusted import DENIED, FOLLOW, SWITCH, hello
+from trusted import DENIED, FOLLOW, SWITCH, Trusted, hello
 
 
 @pytest.fixture
@@ -279,15 +279,16 @@ def test_plain_frames_at_a_tls_port_get_the_reason(pool):
 
 
 def test_tls_at_a_plain_port_names_the_reason_at_both_ends(bench):
-    master = bench.master()
-    node = bench.node(master, "n1", "64MiB")
-    certs = Certs(bench)
+    pool = Trusted(bench)
+    master, node, certs = pool.master, pool.node, Certs(bench)
+    pool.watch(node)
     got = bench.run("kvpool", "whoami", "--master", master.listen, "--deadline", "3s", env=certs.env("writer"))
     assert got.rc == 3 and "it has no TLS" in got.err, got
     master.wait_log("the peer begins TLS, and this master has no --tls-cert")
     with Raw(node.listen, certs.ca) as raw:
         assert raw.why
     node.wait_log("the peer begins TLS, and this node has no --tls-cert")
+    pool.still_serves()
 
 
 @pytest.mark.parametrize("how, cause", [({"most": ssl.TLSVersion.TLSv1_2}, "unsupported protocol"), ({"alpn": "h2"}, "")], ids=["1.2", "alpn"])
