@@ -319,7 +319,7 @@ on_turn(void *arg)
     if (kvp_sender_pump(&ha->sender, pace_of(ha), now_ns) && !ha->is_stopping &&
         !uv_is_active((uv_handle_t *)&ha->soon))
         uv_timer_start(&ha->soon, on_soon, KVP_SENDER_DELAY_MS, 0);
-    kvp_ha_answer_watchers(ha);
+    if (kvp_ha_answer_watchers(ha) && !ha->is_stopping) uv_timer_start(&ha->soon, on_soon, 0, 0);
 }
 
 void

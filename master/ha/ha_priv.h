@@ -82,7 +82,8 @@ void kvp_ha_read_again(kvp_ha_t *ha, uint64_t to, bool is_empty);
 uint64_t kvp_ha_waiting_bytes(const kvp_ha_t *ha);
 
 /* Functions of lead.c. */
-void kvp_ha_answer_watchers(kvp_ha_t *ha);
+/* kvp_ha_answer_watchers answers some of the clients that wait for a leader. Returns true if others still wait. */
+bool kvp_ha_answer_watchers(kvp_ha_t *ha);
 void kvp_ha_hold_positions(kvp_ha_t *ha);
 void kvp_ha_begin_lead(kvp_ha_t *ha);
 void kvp_ha_on_fenced(void *arg);

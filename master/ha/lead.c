@@ -7,6 +7,7 @@
 
 /* after the leader's log has failed for this long, the leader resigns if another master can lead */
 #define FAILED_MAX_NS KVP_NS_PER_S
+#define WATCHERS_A_TURN 32u /* limit of the answers to WATCH in one turn of the loop: each is one write */
 #define SWITCH_WAIT_MAX_MS 60000u /* limit of the time that a switch waits for a standby */
 #define SWITCH_MAX_NS (KVP_NS_PER_S) /* longest time in which a switch serves nothing, until it succeeds or ends */
 
@@ -28,12 +29,13 @@ may_serve(const kvp_ha_t *ha)
            ha->election.role != KVP_ELECTION_RESIGNS;
 }
 
-void
+bool
 kvp_ha_answer_watchers(kvp_ha_t *ha)
 {
-    if (!may_serve(ha)) return;
-    while (ha->watchers_n > 0)
+    if (!may_serve(ha)) return false;
+    for (uint32_t left = WATCHERS_A_TURN; left > 0 && ha->watchers_n > 0; left--)
         say_watched(ha, ha->watchers[--ha->watchers_n]);
+    return ha->watchers_n > 0;
 }
 
 /* Limits the log positions that the core gets as written and synced, so that acknowledgements wait for standbys. */

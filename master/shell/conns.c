@@ -6,7 +6,8 @@
  *   the queue grow. Output that other connections cause is limited by output_max.
  * - No connection gets more than TURN_NS of the core's work in a turn of the loop. It keeps its remaining frames, is
  *   not read, and continues after the connections before it in waits_turn. The connections in waits_turn together get
- *   TURNS_NS of a turn: a short request on another connection waits no longer for them.
+ *   TURNS_NS of a turn: a short request on another connection waits no longer for them. A connection whose bytes come
+ *   when the turn has lasted FRESH_NS also waits there: if 1,000 clients return at once, no turn serves all of them.
  * - A connection is in at most one of three queues for its timeout: before Hello, within a frame, ending. Each queue
  *   has one fixed delay, so it is sorted, and the timer checks only its head.
  * - Only libuv's close callback frees a connection: a callback with a pointer to a connection may use it until the
@@ -25,6 +26,7 @@
 #define OVERRUN_NS 2000000u
 /* time limit of kvp_server_take_turns, for all connections in waits_turn; then the loop reads other connections */
 #define TURNS_NS 2000000u
+#define FRESH_NS 1000000u /* time from the beginning of a turn in which received bytes are handled at once */
 
 static void feed_frames(kvp_server_conn_t *conn);
 static void open_frames(kvp_server_conn_t *conn, const void *bytes, size_t n);
@@ -365,6 +367,18 @@ handle_frame(kvp_server_conn_t *conn, const kvp_frame_t *frame)
     }
 }
 
+/* must_wait_turn lets the connection wait for its turn if this turn has lasted too long. */
+static bool
+must_wait_turn(kvp_server_conn_t *conn)
+{
+    kvp_server_t *server = conn->server;
+
+    if (server->is_taking_turns || kvp_server_has_time(server)) return false;
+    server->stats.turn_waits++;
+    wait_in(conn, KVP_CONN_WAITS_TURN, &server->waits_turn);
+    return true;
+}
+
 /* handle_frames gives whole frames to the connection's owner until the connection's share of the turn is used up.
  * Returns the number of frames. */
 static uint32_t
@@ -374,6 +388,7 @@ handle_frames(kvp_server_conn_t *conn)
     bool has_frame = true;
     uint32_t n = 0;
 
+    if (conn->end == KVP_CONN_OPEN && conn->state == KVP_CONN_READS && must_wait_turn(conn)) return 0;
     if (conn->turn != server->turn) conn->share_ns = conn->share_ns < 0 ? conn->share_ns + TURN_NS : TURN_NS;
     conn->turn = server->turn;
     while (has_frame && conn->end == KVP_CONN_OPEN && conn->state == KVP_CONN_READS && conn->share_ns > 0) {
@@ -450,6 +465,13 @@ kvp_server_let_in(kvp_server_t *server)
     }
 }
 
+/* kvp_server_has_time returns false if the turn has lasted so long that nothing new may begin in it. */
+bool
+kvp_server_has_time(kvp_server_t *server)
+{
+    return kvp_server_begin(server) - server->times->begin_ns < FRESH_NS;
+}
+
 /* kvp_server_take_turns serves the connections that wait for a turn, each at most once. */
 void
 kvp_server_take_turns(kvp_server_t *server)
@@ -457,15 +479,17 @@ kvp_server_take_turns(kvp_server_t *server)
     uint64_t began = kvp_boot_ns(), now = began;
 
     server->turn++;
+    server->is_taking_turns = true;
     while (!kvp_list_is_empty(&server->waits_turn) && now - began < TURNS_NS) {
         kvp_server_conn_t *conn = kvp_list_first(&server->waits_turn, kvp_server_conn_t, wait_link);
-        if (conn->turn == server->turn) return;
+        if (conn->turn == server->turn) break;
         kvp_server_begin(server);
         resume_conn(conn);
         kvp_server_flush_all(server);
         conn->asked_ns = 0;
         now = kvp_boot_ns();
     }
+    server->is_taking_turns = false;
 }
 
 static void
@@ -526,6 +550,8 @@ open_frames(kvp_server_conn_t *conn, const void *bytes, size_t n)
     kvp_err_t err = kvp_tls_feed(conn->tls, bytes, n);
     uv_buf_t room;
 
+    if (conn->end == KVP_CONN_OPEN && conn->state == KVP_CONN_READS && err == KVP_OK && must_wait_turn(conn))
+        set_reading(conn);
     while (err == KVP_OK && conn->end == KVP_CONN_OPEN && conn->state == KVP_CONN_READS) {
         find_room(&conn->uv.handle, 0, &room);
         if (room.base != NULL) err = kvp_tls_open(conn->tls, room.base, room.len, &n);

@@ -371,13 +371,15 @@ on_handshakes(uv_async_t *async)
     kvp_server_t *server = async->data;
     kvp_handshake_t ended;
 
-    while (server->handshakes != NULL && kvp_handshakes_take(server->handshakes, &ended)) {
+    while (server->handshakes != NULL && kvp_server_has_time(server) &&
+           kvp_handshakes_take(server->handshakes, &ended)) {
         if (ended.err != KVP_OK) server->stats.denied[KVP_DENIED_tls]++;
         if (ended.err != KVP_OK && server->conf.authn != NULL)
             kvp_authn_audit(&ended.who, ended.peer, "TLS", "", ended.who.name, ended.err, ended.why);
         kvp_server_open_conn(server, ended.fd, false, ended.tls, ended.err != KVP_OK);
     }
     kvp_server_flush_all(server);
+    if (!kvp_server_has_time(server)) (void)uv_async_send(async); /* the next turn takes the others, if there are any */
 }
 
 /* Called by the threads of the handshakes. */

@@ -23,7 +23,7 @@
 typedef enum {
     KVP_CONN_READS,
     KVP_CONN_WAITS_READER, /* the connection is not read until the peer has read its answers, and the core may answer */
-    KVP_CONN_WAITS_TURN, /* the connection has used up its share of this turn; in server->waits_turn */
+    KVP_CONN_WAITS_TURN, /* its share of this turn, or the turn, is used up; in server->waits_turn */
     KVP_CONN_WAITS_ROOM, /* waits for memory, because its frame would exceed conf.input_max; in server->waits_room */
 } kvp_server_conn_state_t;
 
@@ -131,6 +131,7 @@ struct kvp_server {
     kvp_list_t unsent;
     uint64_t turn; /* number of the loop's turn */
     kvp_list_t waits_turn, waits_room; /* connections that wait for a turn, or for memory; first come, first served */
+    bool is_taking_turns; /* kvp_server_take_turns is running */
     kvp_server_conn_t *over_budget; /* the connection whose frame may exceed conf.input_max; NULL = none */
 
     kvp_handshakes_t *handshakes; /* NULL = no TLS */
@@ -177,6 +178,7 @@ void kvp_server_end_conn(kvp_server_conn_t *conn);
 void kvp_server_close_conn(kvp_server_conn_t *conn);
 void kvp_server_flush_one(kvp_server_conn_t *conn);
 void kvp_server_let_in(kvp_server_t *server);
+bool kvp_server_has_time(kvp_server_t *server);
 void kvp_server_take_turns(kvp_server_t *server);
 /* kvp_server_open_conn makes a connection of an accepted socket; takes fd and tls (NULL = not encrypted). has_failed:
  * the handshake failed, and the connection ends when the peer has read the reason. */

@@ -393,6 +393,25 @@ def test_slow_peers(pool, served):
         raw.sock.close()
 
 
+def test_many_that_ask_at_once(pool):
+    """Fails if the master serves all of many connections in one turn of its loop, so that all others wait for them, or forgets one of them."""
+    def turn_waits():
+        return int(re.search(r"^kvpool_master_turn_waits_total (\d+)", pool.master.http_get("/metrics")[1], re.M)[1])
+
+    raws = [w.Raw(pool.addr, timeout=20) for _ in range(400)]
+    try:
+        before = turn_waits()
+        pool.master.freeze()
+        for raw in raws:
+            assert raw.send(w.hello())
+        pool.master.thaw()
+        assert [raw.reply().err for raw in raws] == [w.OK] * len(raws)
+        assert turn_waits() > before
+    finally:
+        for raw in raws:
+            raw.sock.close()
+
+
 @pytest.fixture
 def many_descriptors():
     """Room for thousands of sockets in this process and those that it starts."""
