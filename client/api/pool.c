@@ -209,7 +209,9 @@ are_opts_legal(const kvpool_opts_t *opts)
     if ((opts->flags & ~FLAGS_ALL) != 0) return false;
     if ((opts->flags & KVPOOL_PIN_SOFT) != 0 && (opts->flags & KVPOOL_PIN_HARD) != 0) return false;
     if ((opts->flags & KVPOOL_EPOCH) != 0 && opts->struct_size != sizeof *opts) return false;
-    if (opts->struct_size == sizeof *opts && opts->prefer_n > KVP_REPLICAS_MAX) return false;
+    if (opts->struct_size == sizeof *opts && opts->prefer_n > 0 &&
+        (opts->prefer_n > KVP_REPLICAS_MAX || opts->prefer == NULL))
+        return false;
     return opts->struct_size == OPTS_V1_BYTES || opts->replicas <= KVP_REPLICAS_MAX;
 }
 

@@ -69,8 +69,7 @@ typedef struct {
     char *detail; /* the caller's buffer for the reason why the master refused; NULL = the caller wants no reason */
     size_t detail_cap;
     uint32_t segment; /* of a put: id of the segment that must take the object; 0 = any segment */
-    const uint32_t
-        *prefer; /* of a put: ids of the prefer_n segments that get a copy each if they have room; borrowed */
+    const uint32_t *prefer; /* of a put: ids of prefer_n segments for its copies, if they have room; borrowed */
     uint32_t prefer_n;
     const kvpool_lineage_t *lineage; /* of a put of one object: its place in a sequence of blocks; NULL = none */
     uint32_t epoch; /* with KVPOOL_EPOCH: the epoch that the tenant must have */

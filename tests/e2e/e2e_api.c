@@ -86,11 +86,16 @@ static void
 check_put(void)
 {
     const kvpool_opts_t none = {0}, odd_flags = {.struct_size = sizeof odd_flags, .flags = 0x80000000u};
+    const uint32_t segments[9] = {1};
+    const kvpool_opts_t no_segments = {.struct_size = sizeof no_segments, .prefer_n = 1},
+                        nine = {.struct_size = sizeof nine, .prefer_n = 9, .prefer = segments};
     uint8_t *big = e2e_alloc(chunk_bytes + 1);
 
     EXPECT("put with an endless key", kvpool_put(pool, "k", SIZE_MAX, "v", 1, NULL), KVPOOL_BAD_KEY);
     EXPECT("put with opts of struct_size 0", kvpool_put(pool, "k", 1, "v", 1, &none), KVPOOL_INVALID);
     EXPECT("put with unknown flags", kvpool_put(pool, "k", 1, "v", 1, &odd_flags), KVPOOL_INVALID);
+    EXPECT("put with NULL for preferred segments", kvpool_put(pool, "k", 1, "v", 1, &no_segments), KVPOOL_INVALID);
+    EXPECT("put with nine preferred segments", kvpool_put(pool, "k", 1, "v", 1, &nine), KVPOOL_INVALID);
     EXPECT("put of a chunk and a byte", kvpool_put(pool, "big", 3, big, chunk_bytes + 1, NULL), KVPOOL_TOO_LARGE);
     EXPECT("put of an endless value", kvpool_put(pool, "big", 3, "v", SIZE_MAX, NULL), KVPOOL_TOO_LARGE,
            KVPOOL_INVALID);
