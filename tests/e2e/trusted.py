@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A pool whose master asks for identities, for the tests of trust: tokens of each role, raw frames with them, and what an honest client
 still gets after an attack."""
-import os
 import pathlib
 import re
 
@@ -12,12 +11,6 @@ DENIED, EXPIRED = -38, -39
 WATCH, FOLLOW, SWITCH = 4, 5, 8
 SNAPSHOT = 31
 GROWTH_MAX = 4 << 20
-
-
-def heap_bytes(pid):
-    """The process's own memory in use, without the files and the shared memory that it maps."""
-    with open(f"/proc/{pid}/status", encoding="ascii") as f:
-        return int(re.search(r"RssAnon:\s+(\d+) kB", f.read())[1]) << 10
 
 
 def hello(token=b"", tenant="", name="raw", role=w.CLIENT, host_id="raw-host"):
@@ -83,7 +76,7 @@ class Trusted:
 
     def watch(self, *daemons):
         """still_serves() compares their memory with that of now."""
-        self.heaps.update({d: heap_bytes(d.pid) for d in daemons})
+        self.heaps.update({d: w.rss_bytes(d.pid) for d in daemons})
 
     def still_serves(self):
         """Fails unless an honest client is served, and no daemon has grown since it was called last."""
@@ -92,7 +85,7 @@ class Trusted:
         assert got.rc == 0 and got.out == b"bytes", got
         assert self.kvpool("stat").rc == 0
         for daemon, before in self.heaps.items():
-            grown = heap_bytes(daemon.pid) - before
+            grown = w.rss_bytes(daemon.pid) - before
             assert grown < GROWTH_MAX, (daemon, grown)
         self.watch(*self.heaps)
 
