@@ -91,6 +91,8 @@ class Segments:
             why = f"the object has no copy at the source {source}"
         elif len(set(wanted)) < len(wanted):
             why = "the nodes have to be different"
+        elif len(targets) > REPLICAS_MAX:
+            why = f"an object has at most {REPLICAS_MAX} copies"
         if why:
             return _NO_ID, self._invalid(why)
         got = self._raw.task_begin(key, segments[source] if source else 0, tuple(segments[name] for name in targets), 0)
