@@ -12,6 +12,13 @@ import pytest
 from conftest import SLOW, _die_with_parent, wait_until
 
 CHROMIUM = shutil.which("chromium")
+# What the browser says of an expression whose page is left for another one before there is a value.
+LEFT = (
+    "Inspected target navigated or closed",
+    "Execution context was destroyed.",
+    "Cannot find context with specified id",
+    "Cannot find default execution context",
+)
 
 
 class Browser:
@@ -60,7 +67,8 @@ class Browser:
         if method == "Network.requestWillBeSent":
             self.asked.append(params["request"]["url"])
 
-    def call(self, method, **params):
+    def _ask(self, method, params):
+        """The whole answer, which may be an error."""
         self.seq += 1
         ask = {"id": self.seq, "method": method, "params": params, **({"sessionId": self.session} if self.session else {})}
         os.write(self.to, json.dumps(ask).encode() + b"\0")
@@ -70,15 +78,25 @@ class Browser:
             if got.get("id") != self.seq:
                 self._note(got)
                 continue
-            assert "error" not in got, (method, got)
-            return got["result"]
+            return got
+
+    def call(self, method, **params):
+        got = self._ask(method, params)
+        assert "error" not in got, (method, got)
+        return got["result"]
 
     def open(self, url):
         self.call("Page.navigate", url=url)
 
     def get(self, expression):
-        """The value of an expression of JavaScript."""
-        got = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        """The value of an expression of JavaScript. Asked again where the page was left for another one meanwhile."""
+        asks = {"expression": expression, "returnByValue": True, "awaitPromise": True}
+        end = time.monotonic() + 15 * SLOW
+        got = self._ask("Runtime.evaluate", asks)
+        while got.get("error", {}).get("message") in LEFT and time.monotonic() < end:
+            got = self._ask("Runtime.evaluate", asks)
+        assert "error" not in got, got
+        got = got["result"]
         assert "exceptionDetails" not in got, got
         return got["result"].get("value")
 
