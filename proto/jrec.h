@@ -70,6 +70,10 @@ typedef struct {
 #define KVP_JREC_PIN 0x03u /* bits of kvp_jrec_commit_t.flags with the object's kvp_pin_t */
 #define KVP_JREC_LINEAGE 0x04u /* flag: a kvp_wire_lineage_t follows */
 #define KVP_JREC_READ 0x08u /* flag of a GONE: the object was read since its put */
+/* bits of kvp_jrec_commit_t.flags with the copy that is to be dropped, because the object was moved from it: its number
+ * among the record's places, from 1; 0 = none */
+#define KVP_JREC_LEAVING 0xf0u
+#define KVP_JREC_LEAVING_SHIFT 4u
 
 /* COMMIT. After the struct: places_n kvp_jrec_place_t; a kvp_wire_lineage_t if KVP_JREC_LINEAGE is set; the key's
  * bytes; and zeroes up to a multiple of 8. */

@@ -41,7 +41,7 @@ fill_key(kvp_jrec_any_t *rec, kvp_jrec_kind_t kind, const uint8_t **data, size_t
     rec->commit.tenant = tenant;
     rec->commit.len = 1 + take(data, size, 2);
     rec->commit.key_len = 1;
-    rec->commit.flags = (uint8_t)take(data, size, 1) & (KVP_JREC_PIN | KVP_JREC_LINEAGE);
+    rec->commit.flags = (uint8_t)take(data, size, 1) & (KVP_JREC_PIN | KVP_JREC_LINEAGE | KVP_JREC_LEAVING);
     rec->commit.group.group.lo = take(data, size, 1) & 3;
     rec->commit.group.members = rec->commit.group.group.lo == 0 ? 0 : 2;
     rec->commit.group.member = rec->commit.group.group.lo == 0 ? 0 : key & 1;

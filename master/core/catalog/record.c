@@ -18,12 +18,14 @@
 #include <string.h>
 
 /* ---- objects */
-/* Writes the object's places for a log record, without places in dropped segments. Returns their number. */
-static uint32_t
-tell_places(const kvp_catalog_t *cat, const kvp_obj_t *o, kvp_jrec_place_t *out)
+/* Writes the object's places to its COMMIT, without places in dropped segments, and which of them is leaving. */
+static void
+tell_places(const kvp_catalog_t *cat, const kvp_obj_t *o, kvp_jrec_any_t *rec)
 {
+    kvp_jrec_place_t *out = kvp_jrec_places(rec);
     kvp_place_t places[KVP_REPLICAS_MAX];
     const kvp_segment_t *tier = kvp_obj_tier(cat, o);
+    const kvp_objext_t *ext = kvp_obj_ext(cat->index, o);
     uint32_t n = kvp_obj_places(cat, o, places), told = 0;
 
     for (uint32_t i = 0; i < n; i++) {
@@ -38,10 +40,12 @@ tell_places(const kvp_catalog_t *cat, const kvp_obj_t *o, kvp_jrec_place_t *out)
             .slot = places[i].slot,
             .key_off = kvp_place_key_off(c, &places[i]),
         };
+        if (ext != NULL && ext->leaving == places[i].generation)
+            rec->commit.flags |= (uint8_t)(told << KVP_JREC_LEAVING_SHIFT);
     }
     if (tier != NULL)
         out[told++] = (kvp_jrec_place_t){.generation = kvp_obj_version(o), .segment = tier->id, .chunk = KVP_JREC_TIER};
-    return told;
+    rec->commit.places_n = (uint8_t)told;
 }
 
 /* Copies the object's key to the end of a log record, padded to a multiple of 8 bytes. Returns the key's length. */
@@ -69,7 +73,7 @@ kvp_record_make_commit(const kvp_catalog_t *cat, const kvp_obj_t *o, kvp_digest_
         .flags = (uint8_t)(o->pin | (lineage.is_told != 0 ? KVP_JREC_LINEAGE : 0)),
     };
     if (mb != NULL) rec->commit.group = (kvp_wire_group_t){mb->group->digest, mb->group->size, mb->number};
-    rec->commit.places_n = (uint8_t)tell_places(cat, o, kvp_jrec_places(rec));
+    tell_places(cat, o, rec);
     if (rec->commit.places_n == 0) return false;
     if (lineage.is_told != 0) *kvp_jrec_lineage(rec) = lineage;
     rec->commit.key_len = copy_key(cat, o, kvp_jrec_key(rec));

@@ -279,7 +279,7 @@ look_at(kvp_evict_t *ev, kvp_segment_t *g, kvp_chunk_t *c, uint32_t slot)
             note_stay(d, KVP_STAYS_HELD);
             d->held_oid = oid;
         }
-        kvp_leaving_begin(ev->prot, oid, &places[at], d->deadline_ns); /* the time limit may be new */
+        (void)kvp_leaving_begin(ev->prot, oid, &places[at], d->deadline_ns); /* the time limit may be new */
         return true;
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -289,7 +289,7 @@ look_at(kvp_evict_t *ev, kvp_segment_t *g, kvp_chunk_t *c, uint32_t slot)
     }
     d->objects_left--;
     if (has_other) {
-        kvp_leaving_begin(ev->prot, oid, &places[at], d->deadline_ns);
+        (void)kvp_leaving_begin(ev->prot, oid, &places[at], d->deadline_ns);
         return true;
     }
     err = n < KVP_REPLICAS_MAX ? begin_copy(ev, d, oid, places, n, &places[at]) : KVP_NO_SEGMENT;

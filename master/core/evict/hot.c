@@ -355,7 +355,7 @@ drop_copies(kvp_evict_t *ev, kvp_hot_key_t *key)
 
         if (at == n && o != NULL && copy_to(ev, o, segment) != NULL) return;
         if (at < n && n > 1) {
-            if (kvp_obj_up_n(ev->cat, o) > 1) kvp_leaving_begin(ev->prot, oid, &places[at], UINT64_MAX);
+            if (kvp_obj_up_n(ev->cat, o) > 1) (void)kvp_leaving_begin(ev->prot, oid, &places[at], UINT64_MAX);
             return;
         }
         ev->ctx->st.hot_dropped += at == n && o != NULL;

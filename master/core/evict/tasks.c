@@ -137,6 +137,7 @@ make_copies(kvp_evict_t *ev, kvp_task_t *task, uint32_t oid, const kvp_place_t *
     if (err != KVP_OK) return false;
     copy = kvp_copy_of(ev->space, o);
     copy->is_asked = true;
+    if (task->at + 1 == task->to_n) copy->moved_from = task->from;
     task->is_ordered = true;
     task->state = KVP_TASK_RUNS;
     return false;
@@ -165,7 +166,7 @@ go_on(kvp_evict_t *ev, kvp_task_t *task)
     }
     at = task->from == 0 ? n : kvp_place_in(ev->cat, places, n, task->from);
     if (at < n && n > 1)
-        kvp_leaving_begin(ev->prot, oid, &places[at], UINT64_MAX);
+        (void)kvp_leaving_begin(ev->prot, oid, &places[at], UINT64_MAX);
     else if (at < n)
         end_task(ev, task, KVP_TASK_FAILED, KVP_NODE_LOST);
     else if (task->after <= ev->cat->log->synced)

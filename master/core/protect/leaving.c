@@ -7,6 +7,7 @@
 #include "master/core/base/ctx.h"
 #include "master/core/base/ptab.h"
 #include "master/core/base/umap.h"
+#include "master/core/catalog/record.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/session/takeover.h"
 
@@ -22,7 +23,7 @@ find_leaving(const kvp_protect_t *prot, uint64_t version)
     return kvp_umap_get(&prot->leaving, version, &number) ? kvp_ptab_get(&prot->leavings, number) : NULL;
 }
 
-void
+bool
 kvp_leaving_begin(kvp_protect_t *prot, uint32_t oid, const kvp_place_t *at, uint64_t due_ns)
 {
     kvp_obj_t *o = kvp_obj(prot->cat->index, oid);
@@ -30,8 +31,10 @@ kvp_leaving_begin(kvp_protect_t *prot, uint32_t oid, const kvp_place_t *at, uint
 
     if (l != NULL) {
         l->due_ns = kvp_min_u64(l->due_ns, due_ns);
-        return;
+        return false;
     }
+    kvp_obj_ext_make(prot->cat->index, o)->leaving = at->generation;
+    kvp_record_again(prot->cat, oid);
     l = kvp_core_alloc(1, sizeof *l);
     l->digest = kvp_obj_digest_of(prot->cat, o);
     l->version = kvp_obj_version(o);
@@ -43,7 +46,7 @@ kvp_leaving_begin(kvp_protect_t *prot, uint32_t oid, const kvp_place_t *at, uint
     l->number = kvp_ptab_add(&prot->leavings, l);
     kvp_umap_set(&prot->leaving, l->version, l->number);
     kvp_list_add_tail(&prot->leaving_synced, &l->link);
-    kvp_obj_ext_make(prot->cat->index, o)->leaving = at->generation;
+    return true;
 }
 
 void
@@ -81,13 +84,26 @@ kvp_leaving_ticket_back(kvp_protect_t *prot, const kvp_obj_t *o)
     if (l != NULL && l->last_ticket != prot->ticket_seq) l->tickets++;
 }
 
+/* Returns true if, after a take-over, a node must still report whether it has one of the object's copies. */
+static bool
+is_report_awaited(const kvp_protect_t *prot, const kvp_leaving_t *l)
+{
+    const uint32_t oid = kvp_objindex_find(prot->cat->index, l->digest);
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    const uint32_t n = oid == KVP_OID_NONE ? 0 : kvp_obj_places(prot->cat, kvp_obj(prot->cat->index, oid), places);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (kvp_place_chunk(prot->cat, &places[i])->segment->is_restored) return true;
+    return false;
+}
+
 /* Returns true if the copy may be dropped: its time limit has passed, or no ticket protects it. After a take-over
- * clients may still restore tickets. */
+ * clients may still restore tickets, and nodes report what they have. */
 static bool
 is_free(const kvp_protect_t *prot, const kvp_leaving_t *l)
 {
     if (prot->ctx->now_ns >= l->due_ns) return true;
-    return l->tickets == 0 && !kvp_takeover_may_tickets_come(prot->peers);
+    return l->tickets == 0 && !kvp_takeover_may_tickets_come(prot->peers) && !is_report_awaited(prot, l);
 }
 
 /* Moves copies to the list of copies that may be dropped, if their records are synced and is_free is true. */

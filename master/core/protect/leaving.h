@@ -22,14 +22,15 @@ typedef struct {
     uint64_t due_ns; /* time from which on tickets do not protect the copy; UINT64_MAX = never */
 } kvp_leaving_t;
 
-/* kvp_leaving_begin: the copy begins to leave. It has no effect if a copy of this version leaves already.
+/* kvp_leaving_begin: the copy begins to leave, and the object's places are recorded, so that the next master goes on.
+ * Returns false without any record if a copy of this version leaves already; then the earlier due_ns counts.
  * kvp_leaving_ticket_taken: a ticket on the object was taken; where answers name the leaving copy, because no other
  * copy is served, all tickets count as taken before. kvp_leaving_ticket_over: a ticket with this sequence number on the
  * object has ended. kvp_leaving_ticket_back: a client has restored a ticket on the object, which counts as one that was
  * taken before. kvp_leaving_next returns a copy that may be dropped now, to be passed to kvp_leaving_end; NULL = none,
  * or the step's budget is used up. kvp_leaving_end: the copy was dropped, or stays. kvp_leaving_wants_sync returns true
  * if a copy waits for the sync of a record. */
-void kvp_leaving_begin(kvp_protect_t *prot, uint32_t oid, const kvp_place_t *at, uint64_t due_ns);
+bool kvp_leaving_begin(kvp_protect_t *prot, uint32_t oid, const kvp_place_t *at, uint64_t due_ns);
 void kvp_leaving_ticket_taken(kvp_protect_t *prot, const kvp_obj_t *o);
 void kvp_leaving_ticket_over(kvp_protect_t *prot, const kvp_obj_t *o, uint64_t ticket);
 void kvp_leaving_ticket_back(kvp_protect_t *prot, const kvp_obj_t *o);

@@ -153,6 +153,15 @@ enter_tier(kvp_master_t *m, uint32_t oid, const kvp_jrec_commit_t *rec, const kv
     return KVP_OK;
 }
 
+/* Returns the generation of the copy that the record calls leaving; 0 = none. */
+static uint64_t
+leaving_of(kvp_jrec_any_t *rec)
+{
+    const uint32_t number = rec->commit.flags >> KVP_JREC_LEAVING_SHIFT;
+
+    return number == 0 ? 0 : kvp_jrec_places(rec)[number - 1].generation;
+}
+
 /* Returns true if the object exists as the record describes it: a base repeats most objects. */
 static bool
 is_said_already(const kvp_master_t *m, uint32_t oid, kvp_jrec_any_t *any)
@@ -160,11 +169,12 @@ is_said_already(const kvp_master_t *m, uint32_t oid, kvp_jrec_any_t *any)
     const kvp_jrec_commit_t *rec = &any->commit;
     const kvp_jrec_place_t *said = kvp_jrec_places(any);
     const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+    const kvp_objext_t *ext = kvp_obj_ext(m->cat.index, o);
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n = kvp_obj_places(&m->cat, o, places);
 
     if (kvp_obj_version(o) != rec->version || n + o->is_on_tier != rec->places_n ||
-        o->pin != (rec->flags & KVP_JREC_PIN))
+        o->pin != (rec->flags & KVP_JREC_PIN) || (ext == NULL ? 0 : ext->leaving) != leaving_of(any))
         return false;
     for (uint32_t i = 0; i < n; i++)
         if (places[i].generation != said[i].generation) return false;
@@ -180,8 +190,8 @@ check_commit(const kvp_master_t *m, kvp_jrec_any_t *any, uint32_t term)
     kvp_digest_t digest = kvp_key_digest(m->ctx.conf.digest_seed, rec->tenant, kvp_jrec_key(any), rec->key_len);
 
     if (!is_of_terms(term, rec->version) || rec->len == 0) return KVP_CORRUPT;
-    if ((rec->flags & KVP_JREC_PIN) > KVP_PIN_HARD || (rec->flags & ~(KVP_JREC_PIN | KVP_JREC_LINEAGE)) != 0)
-        return KVP_CORRUPT;
+    if ((rec->flags & KVP_JREC_PIN) > KVP_PIN_HARD || (rec->flags & KVP_JREC_READ) != 0) return KVP_CORRUPT;
+    if (rec->flags >> KVP_JREC_LEAVING_SHIFT > rec->places_n) return KVP_CORRUPT;
     if (lineage != NULL && lineage->is_told != 1) return KVP_CORRUPT;
     if (kvp_group_check_named(&rec->group) != KVP_OK) return KVP_CORRUPT;
     for (uint32_t i = 1; i < rec->places_n; i++) /* each copy must lie in another segment */
@@ -230,6 +240,7 @@ apply_commit(kvp_master_t *m, kvp_jrec_any_t *any, uint32_t term)
         kvp_enter_leave(m, oid);
         return err;
     }
+    if (leaving_of(any) != 0) kvp_obj_ext_make(m->cat.index, kvp_obj(m->cat.index, oid))->leaving = leaving_of(any);
     if (kvp_group_is_named(&rec->group)) enter_group(m, oid, &rec->group);
     kvp_victim_used(&m->prot, oid);
     kvp_obj(m->cat.index, oid)->is_used_since = 0;

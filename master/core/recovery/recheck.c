@@ -20,6 +20,7 @@
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/tenant.h"
+#include "master/core/protect/leaving.h"
 #include "master/core/recovery/enter.h"
 #include "master/core/recovery/loss.h"
 #include "master/core/recovery/state.h"
@@ -29,15 +30,23 @@
 
 #define SLOTS_A_RECORD 16u /* examining this many slots costs as much of the budget as handling one record */
 
+/* Returns true if the log has a copy with this generation in the slot. If an earlier master had begun to move the
+ * object from there, the copy goes on leaving; one in a draining segment is the drain's. */
 static bool
-is_copy_at(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint64_t generation)
+is_copy_at(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint64_t generation)
 {
-    uint32_t oid = c->slab == NULL ? KVP_SLAB_NONE : kvp_slab_owner(c->slab, slot);
+    uint32_t oid = c->slab == NULL ? KVP_SLAB_NONE : kvp_slab_owner(c->slab, slot), at;
     kvp_place_t places[KVP_REPLICAS_MAX];
+    const kvp_objext_t *ext;
 
     if (oid == KVP_SLAB_NONE) return false;
+    ext = kvp_obj_ext(m->cat.index, kvp_obj(m->cat.index, oid));
     (void)kvp_obj_places(&m->cat, kvp_obj(m->cat.index, oid), places);
-    return places[kvp_place_at(places, c, slot)].generation == generation;
+    at = kvp_place_at(places, c, slot);
+    if (places[at].generation != generation) return false;
+    if (ext != NULL && ext->leaving == generation && c->segment->drain == NULL)
+        (void)kvp_leaving_begin(&m->prot, oid, &places[at], UINT64_MAX);
+    return true;
 }
 
 bool

@@ -192,21 +192,22 @@ enter_copy(kvp_space_t *sp, kvp_copy_t *copy, uint32_t oid)
     kvp_pin_count(sp->prot, o, bytes);
     kvp_group_bytes(sp->prot, o, bytes);
     kvp_victim_restore(sp->prot, &mark);
-    kvp_record_again(sp->cat, oid);
 }
 
-/* The object was copied: its copy in the draining segment begins to leave. */
+/* The object was copied: its copy in the draining segment, or in the one that a task moves it from, begins to leave.
+ * One record names the new copy and says this, so a move is in the log whole or not at all. */
 static void
-leave_source(kvp_space_t *sp, kvp_copy_t *copy, uint32_t oid)
+record_copy(kvp_space_t *sp, const kvp_copy_t *copy, uint32_t oid)
 {
     const kvp_segment_t *g = source_segment(sp, copy);
+    const bool is_drained = g != NULL && g->drain != NULL;
+    const uint32_t from = is_drained ? g->id : copy->moved_from;
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n, at;
+    const uint32_t n = kvp_obj_places(sp->cat, kvp_obj(sp->cat->index, oid), places);
+    const uint32_t at = kvp_place_in(sp->cat, places, n, from);
+    const uint64_t due_ns = is_drained ? g->drain->deadline_ns : UINT64_MAX;
 
-    if (g == NULL || g->drain == NULL) return;
-    n = kvp_obj_places(sp->cat, kvp_obj(sp->cat->index, oid), places);
-    at = kvp_place_in(sp->cat, places, n, g->id);
-    if (at < n) kvp_leaving_begin(sp->prot, oid, &places[at], g->drain->deadline_ns);
+    if (from == 0 || at == n || !kvp_leaving_begin(sp->prot, oid, &places[at], due_ns)) kvp_record_again(sp->cat, oid);
 }
 
 /* Revokes the object's cached locations, so that clients ask again and learn the place of the copy. */
@@ -237,7 +238,7 @@ kvp_copy_answered(kvp_space_t *sp, kvp_copy_t *copy, uint8_t answer)
     if (o != NULL && copy->retire != NULL && (answer == KVP_COPY_OK || !KVP_RULE(COPY_ANSWERED)) &&
         is_wanted(sp, copy, o)) {
         enter_copy(sp, copy, oid);
-        leave_source(sp, copy, oid);
+        record_copy(sp, copy, oid);
         if (copy->is_hot) tell_readers(sp, copy, o);
     } else if (o != NULL && answer == KVP_COPY_STALE) {
         check_source(sp, copy, o);

@@ -19,6 +19,7 @@ typedef struct {
     kvp_segment_t *target;
     uint32_t number; /* number in space->copies */
     uint32_t source; /* id of the segment that the object is moved from */
+    uint32_t moved_from; /* id of the segment whose copy leaves when this one is made, with no drain; 0 = none */
     bool is_sent; /* flag: the order was sent to the target's node */
     bool is_asked; /* flag: a client or the hot copies asked for this copy, so the copy stays without a drain */
     /* flag: a copy of a hot object: when it is made, readers' cached locations are revoked, so that they learn its

@@ -394,6 +394,75 @@ RIG_TEST_ON(test_tasks_copy_and_move, .conf = plain, .size = 4 * MIB, .size_b = 
     assert_int_equal(home_of(g->c, "key/1"), b);
 }
 
+/* Returns the number of sealed extents in the memory. */
+static uint32_t
+sealed_in(const mem_t *mem)
+{
+    const chunk_t *c = &mem->chunks[0];
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; c->is_made && i < c->geo.slots_max; i++)
+        n += kvp_word_state(c->words[i]) == KVP_DESC_SEALED;
+    return n;
+}
+
+/* The master ends at any time during a move: after the next one's start the object is in one node. */
+RIG_TEST_ON(test_a_move_is_whole_or_not_there, .conf = with_log, .size = 4 * MIB, .size_b = 4 * MIB, .mems = 2,
+            .nodes = 1)
+{
+    uint32_t moved = 0;
+
+    g->a->can_copy = true;
+    for (uint32_t i = 0; i < 40; i++) {
+        const char *key = key_name("key/", i);
+        uint32_t from, to;
+
+        if (i == 0) begin_b(g);
+        assert_int_equal(put_told(g->c, key, LEN), KVP_OK);
+        from = home_of(g->c, key);
+        to = from == g->a->segment_id ? g->b->segment_id : g->a->segment_id;
+        (void)begin_task(g->c, key, from, &to, 1);
+        world_advance(g->w, (80 + i) * MS); /* the copy is made after about 100 ms */
+        assert_int_equal(put_told(g->c, key_name("other/", i), LEN), KVP_OK); /* syncs the log */
+        rig_restart_told(g);
+        world_advance(g->w, 5 * SEC);
+        moved += home_of(g->c, key) == to;
+        assert_int_equal(sealed_in(g->a) + sealed_in(g->b), 2 * (i + 1));
+    }
+    assert_in_range(moved, 1, 39);
+}
+
+/* The source is dropped when the other node has told what it has. A copy that was only asked for stays. */
+RIG_TEST_ON(test_a_move_outlives_its_master, .conf = with_log, .size = 4 * MIB, .size_b = 4 * MIB, .mems = 2,
+            .nodes = 1)
+{
+    kvp_wire_loc_t loc;
+    uint64_t ticket;
+    uint32_t a, b;
+
+    for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(put_told(g->c, key_name("key/", i), LEN), KVP_OK);
+    begin_b(g);
+    a = g->a->segment_id;
+    b = g->b->segment_id;
+    assert_int_equal(get(g->c, "key/0", &ticket, &loc), KVP_OK); /* keeps the copy in a until the master ends */
+    (void)begin_task(g->c, "key/0", a, &b, 1);
+    (void)begin_task(g->c, "key/1", 0, &b, 1);
+    world_advance(g->w, SEC);
+
+    rig_restart(g);
+    g->na = node_open_on(g->w, g->a, "a");
+    world_advance(g->w, 3 * SEC);
+    assert_int_equal(home_of(g->c, "key/0"), a);
+    g->nb = node_open_on(g->w, g->b, "b");
+    world_advance(g->w, 5 * SEC);
+    assert_int_equal(home_of(g->c, "key/0"), b);
+    peer_lose(g->nb);
+    world_advance(g->w, SEC);
+    assert_int_equal(count(g->c, 0, 1), 0);
+    assert_int_equal(count(g->c, 1, 2), 1);
+}
+
 /* A view keeps the copy that is to be left, and a removal ends the task. */
 RIG_TEST_ON(test_tasks_wait_and_fail, .conf = plain, .size = 4 * MIB, .size_b = 4 * MIB, .mems = 2, .nodes = 1)
 {
