@@ -5,7 +5,8 @@
  *   needs no hand-over and no extra thread, and many callers share one poll.
  * - The leader spins on the socket for a moment before it sleeps in poll, because a master on this host answers faster
  *   than a thread falls asleep and wakes. It spins only while answers arrive that fast, and only while the waiting
- *   threads leave a processor free for the master.
+ *   threads leave a processor free for the master. A sleep makes answers late, so a leader that sleeps tries a spin
+ *   from time to time.
  * - The receiving half of `framed` belongs to the leader (has_leader), the sending half to out_lock. Neither lock is
  *   taken under the other.
  * - `kick` is an eventfd in the leader's poll: another thread has queued bytes to send, or interrupts the calls.
@@ -36,6 +37,7 @@
 #define REQUEST_ID_AT 8u /* offset of the request id in a frame: see proto/frame.h */
 #define OUT_MAX (64u * (size_t)KVP_FRAME_MAX) /* most unsent bytes queued for a master that does not read */
 #define SPIN_MAX_NS 50000u
+#define TURNS_A_TRY 16u /* of the leader that sleeps: in one of so many it spins first */
 #define ANSWER_FIRST_NS 20000u /* the time from request to answer that is assumed before the first measurement */
 #define ANSWER_CAP_NS 1000000u /* longest time that enters the average answer_ns */
 
@@ -72,6 +74,7 @@ struct kvp_conn {
     uint32_t waiters_n;
     bool has_leader;
     bool is_interrupted;
+    uint32_t sleeps; /* turns in which the leader could spin, and answers were too late for it; guarded by lock */
     uint64_t answer_ns; /* moving average of the time from request to answer, while only one call waits */
     uint64_t heard_ns; /* time at which bytes arrived last */
     uint64_t pinged_ns; /* time at which a ping was sent after the last received byte; 0 = no ping was sent */
@@ -326,10 +329,13 @@ kvp_conn_interrupt(kvp_conn_t *conn, bool is_on)
 }
 
 /* ---- receiving answers */
-static bool
-is_worth_spinning(const kvp_conn_t *conn)
+/* Returns how long the leader spins before it sleeps. */
+static uint64_t
+spin_time(kvp_conn_t *conn)
 {
-    return conn->answer_ns < SPIN_MAX_NS && conn->waiters_n < conn->cpus;
+    if (conn->waiters_n >= conn->cpus) return 0;
+    if (conn->answer_ns < SPIN_MAX_NS) return kvp_min_u64(2 * conn->answer_ns, SPIN_MAX_NS);
+    return ++conn->sleeps % TURNS_A_TRY == 0 ? SPIN_MAX_NS : 0;
 }
 
 static void
@@ -465,7 +471,7 @@ note_arrival(kvp_conn_t *conn)
 static void
 lead_turn(kvp_conn_t *conn, uint64_t deadline_ns)
 {
-    uint64_t spin_ns = is_worth_spinning(conn) ? kvp_min_u64(2 * conn->answer_ns, SPIN_MAX_NS) : 0;
+    uint64_t spin_ns = spin_time(conn);
     kvp_err_t err;
 
     conn->has_leader = true;
@@ -551,7 +557,10 @@ note_answer(kvp_conn_t *conn, uint64_t took_ns)
 {
     if (conn->waiters_n > 1) return; /* not averaged: while other calls wait, the time includes their answers */
     took_ns = kvp_min_u64(took_ns, ANSWER_CAP_NS);
-    conn->answer_ns = (conn->answer_ns * 7 + took_ns) / 8;
+    if (conn->answer_ns >= SPIN_MAX_NS && took_ns < SPIN_MAX_NS)
+        conn->answer_ns = took_ns; /* the times before have those of falling asleep and waking in them */
+    else
+        conn->answer_ns = (conn->answer_ns * 7 + took_ns) / 8;
 }
 
 static void
