@@ -105,8 +105,8 @@ def libmicrohttpd(b: Builder) -> None:
 
 
 def openssl(b: Builder) -> None:
-    """What libcurl needs to speak TLS 1.2 and 1.3: no other ciphers and hashes, and nothing that is loaded at run time. It is built
-    to be small: kvpool makes no more than some requests a second."""
+    """What libcurl and kvpool's own connections need to speak TLS 1.2 and 1.3: no other ciphers and hashes, and nothing that is loaded
+    at run time. It is built to be small: what costs time in TLS is assembler."""
     without = ("shared module dso engine legacy tests autoload-config async comp ct cms cmp ts ocsp srp srtp psk dtls ssl3 tls1 tls1_1 "
                "nextprotoneg sctp gost idea seed camellia aria bf cast des rc2 rc4 md4 mdc2 rmd160 whirlpool sm2 sm3 sm4 blake2 siphash siv "
                "ocb scrypt dsa ec2m rfc3779 ui-console filenames multiblock")
