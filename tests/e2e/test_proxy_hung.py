@@ -169,12 +169,12 @@ def test_bodies_of_given_up_requests_are_bounded(bench, servers):
     proxy = Proxy(bench, [slow])
     text = json.dumps({**PROMPT, "prompt": "x" * (30 << 20)}).encode()
     with contextlib.ExitStack() as clients:
-        for _ in range(3):
+        for _ in range(4):
             s = clients.enter_context(socket.create_connection(proxy.at, timeout=20 * SLOW))
             s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
-        wait_until(lambda: len(slow.asked) == 3, 20, "the requests")
+        wait_until(lambda: len(slow.asked) == 4, 20, "the requests")
     wait_until(lambda: proxy.counter("open") == 0, 5, "the clients to go")
-    assert load_of(proxy, slow) <= 2
+    assert load_of(proxy, slow) <= 3  # 64 MiB; up to 12 MiB of each body may still be in the kernel
     proxy.servers("DELETE", {"role": "replica", "url": slow.url})
     wait_until(lambda: connections_to(slow) <= 1, 5, "the connections to a server that was removed to end")  # 1: of a check
 
