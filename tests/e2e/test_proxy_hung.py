@@ -59,11 +59,17 @@ def wake(server):
     server.release.set()
 
 
+def begin(proxy, body=PROMPT, secs=20):
+    """A client whose request is on its way."""
+    text = json.dumps(body).encode()
+    s = socket.create_connection(proxy.at, timeout=secs * SLOW)
+    s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
+    return s
+
+
 def ask(proxy, body=PROMPT, secs=2):
     """Whether a client with that much patience is answered."""
-    text = json.dumps(body).encode()
-    with socket.create_connection(proxy.at, timeout=secs * SLOW) as s, contextlib.suppress(TimeoutError):
-        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
+    with begin(proxy, body, secs) as s, contextlib.suppress(TimeoutError):
         return s.recv(100).startswith(b"HTTP/1.1 200 ")
     return False
 
@@ -76,10 +82,14 @@ def load_of(proxy, server):
     return next(s["open"] for s in proxy.servers("GET")[1]["servers"] if s["url"] == server.url)
 
 
-def connections_to(server):
-    """Of sockets that some process has open."""
+SYN_SENT = "02"  # the kernel's number
+
+
+def connections_to(port, states=None):
+    """Of sockets that some process has open, in one of these states of the kernel."""
     with open("/proc/net/tcp") as f:
-        return sum(line.split()[2].endswith(f":{server.port:04X}") and line.split()[9] != "0" for line in f)
+        rows = [line.split() for line in f]
+    return sum(row[2].endswith(f":{port:04X}") and row[9] != "0" and (states is None or row[3] in states) for row in rows)
 
 
 @pytest.fixture
@@ -167,16 +177,15 @@ def test_bodies_of_given_up_requests_are_bounded(bench, servers):
     slow = servers[0]
     slow.fail = "stall"
     proxy = Proxy(bench, [slow])
-    text = json.dumps({**PROMPT, "prompt": "x" * (30 << 20)}).encode()
+    text = {**PROMPT, "prompt": "x" * (30 << 20)}
     with contextlib.ExitStack() as clients:
         for _ in range(4):
-            s = clients.enter_context(socket.create_connection(proxy.at, timeout=20 * SLOW))
-            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
+            clients.enter_context(begin(proxy, text))
         wait_until(lambda: len(slow.asked) == 4, 20, "the requests")
     wait_until(lambda: proxy.counter("open") == 0, 5, "the clients to go")
     assert load_of(proxy, slow) <= 3  # 64 MiB; up to 12 MiB of each body may still be in the kernel
     proxy.servers("DELETE", {"role": "replica", "url": slow.url})
-    wait_until(lambda: connections_to(slow) <= 1, 5, "the connections to a server that was removed to end")  # 1: of a check
+    wait_until(lambda: connections_to(slow.port) <= 1, 5, "the connections to a server that was removed to end")  # 1: of a check
 
 
 def test_client_goes_before_the_connection_is_made(bench):
@@ -188,7 +197,9 @@ def test_client_goes_before_the_connection_is_made(bench):
             s.setblocking(False)
             s.connect_ex(at)
         proxy = Proxy(bench, [], "--replica", "http://%s:%d" % at)
-        assert not ask(proxy, secs=0.2)
+        waiting = connections_to(at[1], [SYN_SENT])
+        with begin(proxy):
+            wait_until(lambda: connections_to(at[1], [SYN_SENT]) > waiting, 10, "the proxy to ask for a connection")
         wait_until(lambda: proxy.counter("open") == 0, 5, "the client to go")
         server.settimeout(20)
         for _ in range(3):
