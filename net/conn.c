@@ -5,8 +5,8 @@
  *   needs no hand-over and no extra thread, and many callers share one poll.
  * - The leader spins on the socket for a moment before it sleeps in poll, because a master on this host answers faster
  *   than a thread falls asleep and wakes. It spins only while answers arrive that fast, and only while the waiting
- *   threads leave a processor free for the master. A sleep makes answers late, so a leader that sleeps tries a spin
- *   from time to time.
+ *   threads leave a processor free for the master. A sleep makes answers late, so a leader that sleeps spins
+ *   in every 16th turn.
  * - The receiving half of `framed` belongs to the leader (has_leader), the sending half to out_lock. Neither lock is
  *   taken under the other.
  * - `kick` is an eventfd in the leader's poll: another thread has queued bytes to send, or interrupts the calls.
@@ -37,7 +37,7 @@
 #define REQUEST_ID_AT 8u /* offset of the request id in a frame: see proto/frame.h */
 #define OUT_MAX (64u * (size_t)KVP_FRAME_MAX) /* most unsent bytes queued for a master that does not read */
 #define SPIN_MAX_NS 50000u
-#define TURNS_A_TRY 16u /* of the leader that sleeps: in one of so many it spins first */
+#define TURNS_A_TRY 16u /* a leader that sleeps spins first in every 16th turn */
 #define ANSWER_FIRST_NS 20000u /* the time from request to answer that is assumed before the first measurement */
 #define ANSWER_CAP_NS 1000000u /* longest time that enters the average answer_ns */
 
