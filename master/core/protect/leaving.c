@@ -84,17 +84,23 @@ kvp_leaving_ticket_back(kvp_protect_t *prot, const kvp_obj_t *o)
     if (l != NULL && l->last_ticket != prot->ticket_seq) l->tickets++;
 }
 
-/* Returns true if, after a take-over, a node must still report whether it has one of the object's copies. */
+/* Returns true if, after a take-over, a node must still report whether it has one of the object's copies. A drain does
+ * not wait for this report: it makes another copy. */
 static bool
 is_report_awaited(const kvp_protect_t *prot, const kvp_leaving_t *l)
 {
     const uint32_t oid = kvp_objindex_find(prot->cat->index, l->digest);
     kvp_place_t places[KVP_REPLICAS_MAX];
     const uint32_t n = oid == KVP_OID_NONE ? 0 : kvp_obj_places(prot->cat, kvp_obj(prot->cat->index, oid), places);
+    bool is_awaited = false;
 
-    for (uint32_t i = 0; i < n; i++)
-        if (kvp_place_chunk(prot->cat, &places[i])->segment->is_restored) return true;
-    return false;
+    for (uint32_t i = 0; i < n; i++) {
+        const kvp_segment_t *g = kvp_place_chunk(prot->cat, &places[i])->segment;
+
+        if (places[i].generation == l->generation && g->drain != NULL && !g->is_restored) return false;
+        is_awaited |= g->is_restored;
+    }
+    return is_awaited;
 }
 
 /* Returns true if the copy may be dropped: its time limit has passed, or no ticket protects it. After a take-over
