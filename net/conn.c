@@ -6,7 +6,7 @@
  * - The leader spins on the socket for a moment before it sleeps in poll, because a master on this host answers faster
  *   than a thread falls asleep and wakes. It spins only while answers arrive that fast, and only while the waiting
  *   threads leave a processor free for the master. A sleep makes answers late, so a leader that sleeps spins
- *   in every 16th turn.
+ *   in some turns, and goes on with it if the answer comes.
  * - The receiving half of `framed` belongs to the leader (has_leader), the sending half to out_lock. Neither lock is
  *   taken under the other.
  * - `kick` is an eventfd in the leader's poll: another thread has queued bytes to send, or interrupts the calls.
@@ -37,7 +37,11 @@
 #define REQUEST_ID_AT 8u /* offset of the request id in a frame: see proto/frame.h */
 #define OUT_MAX (64u * (size_t)KVP_FRAME_MAX) /* most unsent bytes queued for a master that does not read */
 #define SPIN_MAX_NS 50000u
-#define TURNS_A_TRY 16u /* a leader that sleeps spins first in every 16th turn */
+/* A leader that sleeps spins first in one of so many turns. The number doubles while spins do not help for longer than
+ * LONG_RUN turns: then the processors are busy, and a spin would take time from the master. */
+#define PAUSE_MIN 16u
+#define PAUSE_MAX 1024u
+#define LONG_RUN 256u
 #define ANSWER_FIRST_NS 20000u /* the time from request to answer that is assumed before the first measurement */
 #define ANSWER_CAP_NS 1000000u /* longest time that enters the average answer_ns */
 
@@ -74,7 +78,8 @@ struct kvp_conn {
     uint32_t waiters_n;
     bool has_leader;
     bool is_interrupted;
-    uint32_t sleeps; /* turns in which the leader could spin, and answers were too late for it; guarded by lock */
+    uint32_t pause; /* turns without a spin before the next try */
+    uint32_t slept, spun; /* turns without a spin since the last one; turns with a spin since the last one without */
     uint64_t answer_ns; /* moving average of the time from request to answer, while only one call waits */
     uint64_t heard_ns; /* time at which bytes arrived last */
     uint64_t pinged_ns; /* time at which a ping was sent after the last received byte; 0 = no ping was sent */
@@ -167,6 +172,7 @@ conn_create(void)
     pthread_mutex_init(&conn->out_lock, NULL);
     conn->cpus = kvp_usable_cpus();
     conn->answer_ns = ANSWER_FIRST_NS;
+    conn->pause = PAUSE_MIN;
     conn->next_id = 16; /* higher than the ids of Hello */
     conn->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     return conn;
@@ -334,8 +340,17 @@ static uint64_t
 spin_time(kvp_conn_t *conn)
 {
     if (conn->waiters_n >= conn->cpus) return 0;
-    if (conn->answer_ns < SPIN_MAX_NS) return kvp_min_u64(2 * conn->answer_ns, SPIN_MAX_NS);
-    return ++conn->sleeps % TURNS_A_TRY == 0 ? SPIN_MAX_NS : 0;
+    if (conn->answer_ns < SPIN_MAX_NS) {
+        conn->spun++;
+        return kvp_min_u64(2 * conn->answer_ns, SPIN_MAX_NS);
+    }
+    if (conn->spun > 0) {
+        conn->pause = conn->spun >= LONG_RUN ? PAUSE_MIN : (uint32_t)kvp_min_u64(2 * conn->pause, PAUSE_MAX);
+        conn->spun = conn->slept = 0;
+    }
+    if (++conn->slept < conn->pause) return 0;
+    conn->spun = 1;
+    return SPIN_MAX_NS;
 }
 
 static void
@@ -557,7 +572,7 @@ note_answer(kvp_conn_t *conn, uint64_t took_ns)
 {
     if (conn->waiters_n > 1) return; /* not averaged: while other calls wait, the time includes their answers */
     took_ns = kvp_min_u64(took_ns, ANSWER_CAP_NS);
-    if (conn->answer_ns >= SPIN_MAX_NS && took_ns < SPIN_MAX_NS)
+    if (conn->answer_ns >= SPIN_MAX_NS && conn->spun > 0 && took_ns < SPIN_MAX_NS)
         conn->answer_ns = took_ns; /* the times before have those of falling asleep and waking in them */
     else
         conn->answer_ns = (conn->answer_ns * 7 + took_ns) / 8;
