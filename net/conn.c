@@ -37,8 +37,8 @@
 #define REQUEST_ID_AT 8u /* offset of the request id in a frame: see proto/frame.h */
 #define OUT_MAX (64u * (size_t)KVP_FRAME_MAX) /* most unsent bytes queued for a master that does not read */
 #define SPIN_MAX_NS 50000u
-/* A leader that sleeps spins first in one of so many turns. The number doubles while spins do not help for longer than
- * LONG_RUN turns: then the processors are busy, and a spin would take time from the master. */
+/* A leader that sleeps spins once in `pause` turns. If spins then bring answers for less than LONG_RUN turns, the
+ * processors are busy, a spin takes time from the master, and `pause` doubles. */
 #define PAUSE_MIN 16u
 #define PAUSE_MAX 1024u
 #define LONG_RUN 256u
